@@ -14,7 +14,7 @@ from small_tokenizers import Letters, every_family, wordpiece_tokenizer
 import tirage
 from tirage import LLM, ParamsError, SamplingParams
 from tirage.operators.bad_words import completing
-from tirage.text import BadWords, Tokenizer, enforceable_phrases, wrap_tokenizer
+from tirage.text import BadWords, Tokenizer, enforceable_phrases, open_detokenizer, wrap_tokenizer
 from tirage.text.token_lookup import TokenLookup, folded
 
 FAMILIES = every_family() | {"tiny": LLM("tiny").tokenizer}
@@ -116,6 +116,42 @@ def test_no_spelling_of_a_word_is_written_at_the_level_of_text(name: str, words:
         phrases.accept(drawn[-1])
     text = text_of(tokenizer, drawn)
     assert not any(word in text for word in words), (text, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("words", [(" the",), (" ", "lived"), ("a", " b"), ("ed", " old man")])
+def test_a_space_that_the_start_of_a_text_loses_does_not_count(name: str, words: tuple[str, ...]) -> None:
+    tokenizer, chance = FAMILIES[name], random.Random(repr(words))
+    every = tokenizer.token_ids()
+
+    def occurrences(ids: list[int]) -> int:
+        text = tokenizer.decode(ids, skip_special_tokens=False)
+        return sum(text.startswith(word, at) for word in words for at in range(len(text)))
+
+    # Of tokens of spaces alone the start of a text may be several.
+    spaces = [token for token in every if not tokenizer.inner_bytes(token).strip(b" ")]
+    # After part of a character the library's decoder has no text for a byte.
+    whole = [token for token in every if tokenizer.inner_bytes(token).decode("utf-8", "ignore")]
+    for begin in ([], *([token] for token in spaces), *([chance.choice(whole)] for _ in range(3))):
+        start = open_detokenizer(tokenizer, skip_special_tokens=False).start
+        phrases, drawn = BadWords(tokenizer, words, skip_special_tokens=False, start=start), list[int]()
+        for token in begin:
+            phrases.accept(token)
+            drawn.append(token)
+        before = occurrences(drawn)
+        expected = [token for token in every if occurrences([*drawn, token]) > before]
+        assert phrases.forbidden().tolist() == expected
+
+
+@pytest.mark.slow
+def test_a_chat_may_begin_with_a_word_whose_space_it_loses() -> None:
+    llm = LLM("tiny")
+    params = SamplingParams(temperature=0, max_tokens=4, bad_words_level="text")
+    free = llm.chat([{"role": "user", "content": "Once"}], params).text
+    first = free.split()[0]
+    assert free.startswith(first)
+    assert llm.chat([{"role": "user", "content": "Once"}], params.replace(bad_words=[f" {first}"])).text == free
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -16,8 +16,11 @@ import pytest
 import tirage
 from tirage import LLM, Delta, ParamsError, SamplingParams, Watermark
 from tirage.cli import main
-from tirage.cli.options import NO_OPTION, OPTIONS
-from tirage.params import FIELDS
+from tirage.cli.derived import as_option
+from tirage.cli.guided import OPTIONS as GUIDED_OPTIONS
+from tirage.cli.options import NO_OPTION, OPTIONS, parse_options
+from tirage.fields.rules import BrokenRuleError, Ids, OneOf, Texts
+from tirage.params import FIELDS, FieldSpec
 
 Run = Callable[..., tuple[int, str, str]]
 PROMPT = "Once upon a time"
@@ -186,9 +189,61 @@ def test_an_option_arrives_as_the_parameter_of_that_name(run: Run, monkeypatch: 
     assert getattr(seen[0], name) == expected
 
 
+TEXT_OPTIONS = {
+    "stop_pattern", "dry_sequence_breakers", "json_schema", "regex", "choice", "grammar", "whitespace_pattern",
+    "structural_tag",
+}  # fmt: skip
+
+
+def none_is_legal(spec: FieldSpec) -> bool:
+    try:
+        spec.check(None)
+    except ParamsError:
+        return False
+    return not (isinstance(spec.rule, OneOf) and True in spec.rule.values)
+
+
+@pytest.mark.parametrize("name", [name for name, spec in (OPTIONS | GUIDED_OPTIONS).items() if none_is_legal(spec)])
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_none_turns_off_what_can_be_none_but_texts(name: str, word: str) -> None:
+    spec = (OPTIONS | GUIDED_OPTIONS)[name]
+    listed = isinstance(spec.rule, (Texts, Ids))
+    given = {name: [word] if listed else word}
+    if name in ("json_schema", "grammar", "structural_tag"):
+        with pytest.raises(ParamsError, match=f"{name} must be text or the name of a file, got '{word}'"):
+            parse_options(given)
+        return
+    if name == "whitespace_pattern":
+        given["json_schema"] = "{}"
+    params = parse_options(given)
+    record = params.guided_decoding if name in GUIDED_OPTIONS else params
+    found = getattr(record, spec.name, None)
+    assert found == (((word,) if listed else word) if name in TEXT_OPTIONS else spec.check(None))
+
+
+@pytest.mark.parametrize("name", [name for name, spec in (OPTIONS | GUIDED_OPTIONS).items() if spec.has_off])
+def test_a_remedy_is_something_that_the_command_line_takes(name: str) -> None:
+    spec = as_option((OPTIONS | GUIDED_OPTIONS)[name])
+    remedy = str(spec.error(BrokenRuleError("another", "x"))).partition("; ")[2]
+    if remedy == "leave it out to turn it off":
+        return
+    word = remedy.removesuffix(" to turn it off").rpartition(" ")[2]
+    if word in ("True", "False"):
+        return  # a switch, which takes no value and so no wrong one
+    fields = parse_options({name: word.strip("'")})
+    assert name in GUIDED_OPTIONS or spec.is_off(getattr(fields, name))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--forcing", "x"), "error: forcing must be one of None, 'canonical', got 'x'; use none to turn it off\n"),
+        (
+            ("--logit-bias", "x"),
+            "error: logit_bias must be a mapping from token id to a number, or None, got 'x'; use none",
+        ),
+        (("--stop-token-ids", "none"), "error: stop_token_ids[0] must be a token id in "),
+        (("--regex", ""), "error: regex must be a non-empty string, got ''; leave it out to turn it off\n"),
         (("--top-p", "0"), "error: top_p must be in (0, 1], got 0.0; use 1.0 to turn it off\n"),
         (("--top-p", "much"), "error: top_p must be a number in (0, 1], got 'much'; use 1.0 to turn it off\n"),
         (("--seed", str(2**63)), "error: seed must be "),
@@ -198,6 +253,10 @@ def test_an_option_arrives_as_the_parameter_of_that_name(run: Run, monkeypatch: 
         (("--semantics", "vlm"), "error: semantics"),
         (("--min-tokens", "9", "--max-tokens", "3"), "error: min_tokens"),
         (("--stop-pattern", "("), "error: stop_pattern"),
+        (
+            ("--device", "foo"),
+            "error: device must be one of this machine, such as 'cpu', 'cuda' or 'cuda:1', got 'foo' (",
+        ),
     ],
 )
 def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

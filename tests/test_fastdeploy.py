@@ -26,6 +26,8 @@ from tokenizers.models import BPE
 
 import tirage
 from tirage import LLM, SamplingParams
+from tirage.dialects.fastdeploy import METHODS, preset_of
+from tirage.semantics import resolve
 from tirage.text.decoder_rule import byte_level_alphabet
 
 PAGE = (Path(__file__).parent.parent / "docs" / "fastdeploy.md").read_text(encoding="utf-8")
@@ -207,7 +209,26 @@ def test_top_k_beyond_the_vocabulary_is_cut_to_it() -> None:
 @pytest.mark.parametrize("method", ["base", "base_non_truncated", "air"])
 def test_a_method_that_ignores_top_k_refuses_it_by_name(method: str) -> None:
     found = error({"top_k": 20, "sampling_method": method})
-    assert "top_k must be off under semantics 'fastdeploy-" in found["message"]
+    assert found["message"] == (
+        f"top_k must be off with sampling_method '{method}', which has none, got 20; leave it out, or choose "
+        "sampling_method 'rejection'"
+    )
+    assert found["param"] == "top_k"
+    assert text(top_k=0, top_p=0.8, sampling_method=method) == text(top_k=-1, top_p=0.8, sampling_method=method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_page_says_which_method_has_a_top_k(method: str) -> None:
+    [row] = re.findall(rf"^\| `{method}` \|.*\| (.*?) \|$", PAGE, re.MULTILINE)
+    assert (row == "refused") is ("top_k" not in resolve(preset_of(method)).stages)
+
+
+def test_the_examples_are_answered_by_the_method_that_their_page_asks_for() -> None:
+    bodies = [json.loads(dict(itertools.pairwise(shlex.split(one.replace("\\\n", " "))))["-d"]) for one in CURL]
+    asked = [body for body in bodies if "top_k" in body]
+    assert len(asked) == 2
+    for body in asked:
+        assert post({**body, "sampling_method": "rejection"})["choices"]
 
 
 def test_min_p_keeps_its_range_and_its_message() -> None:

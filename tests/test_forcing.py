@@ -89,6 +89,18 @@ def test_both_compilers_force_the_same(backend: str) -> None:
     assert b'{"first_name":"'.startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("choice", "expected"), [(("🎉", "🎊"), ""), (("ab🎉", "ab🎊x"), "ab"), (("x é1", "x è1", "x é2"), "x ")]
+)
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_no_compiler_forces_part_of_a_character(backend: str, choice: tuple[str, ...], expected: str) -> None:
+    vocabulary = vocabulary_of()
+    guided = GuidedDecodingParams(choice=choice, backend=backend, disable_fallback=True)
+    matcher = Compiler(vocabulary).compile(guided).matcher()
+    found = forced_tokens(matcher, [], letters)
+    assert b"".join(vocabulary.tokens[i] for i in found).decode() == expected
+
+
 def test_forced_text_is_cut_as_the_tokenizer_cuts_it_after_what_stands() -> None:
     tokenizer = trained_byte_level()
     vocabulary = Vocabulary.of(tokenizer, 421)

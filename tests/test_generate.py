@@ -294,6 +294,24 @@ def test_deltas_by_choice_add_up_to_the_text(server: Server) -> None:
     assert cumulative[-1]["meta_info"]["output_token_logprobs"] == scores
 
 
+def test_deltas_tell_what_is_known_of_the_prompt_once(server: Server) -> None:
+    sampling = {"sampling_seed": 7, "max_new_tokens": 6, "n": 2, "ignore_eos": True}
+    asked = {"top_logprobs_num": 2, "token_ids_logprob": [5, 408], "return_prompt_token_ids": True}
+    body = {"return_logprob": True, "logprob_start_len": 1, "sampling_params": sampling, **asked}
+    whole = ask(server, **body)
+    chunks = events(server, stream_options={"mode": "delta"}, **body)
+    for index, one in enumerate(whole):
+        own = [chunk for chunk in chunks if chunk["index"] == index]
+        assert len(own) > 2
+        for name in ("token", "top", "token_ids"):
+            lists = [chunk["meta_info"][f"input_{name}_logprobs"] for chunk in own]
+            assert lists == [one["meta_info"][f"input_{name}_logprobs"], *([[]] * (len(own) - 1))]
+            assert lists[0]
+        assert [chunk.get("prompt_token_ids") for chunk in own] == [one["prompt_token_ids"], *[None] * (len(own) - 1)]
+    told = events(server, stream_options={"mode": "cumulative"}, **body)
+    assert all(chunk["meta_info"]["input_token_logprobs"] and chunk["prompt_token_ids"] for chunk in told)
+
+
 def test_events_of_several_samples_say_whose_they_are(server: Server) -> None:
     sampling = {"n": 2, "sampling_seed": 7, "max_new_tokens": 6}
     whole = ask(server, text=["One day", "The dog"], sampling_params=sampling)
@@ -385,6 +403,16 @@ def test_our_own_parameters_are_taken_too(server: Server, llm: LLM) -> None:
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 0}, "did you mean sampling_params.temperature?", "temperature"),
     ({"input_id": [1]}, "did you mean 'input_ids'?", "input_id"),
+    (
+        {"text": "a", "sampling_params": {"return_logprob": True}},
+        "return_logprob must stand beside sampling_params, at the top level of the body, got it in sampling_params;",
+        "sampling_params.return_logprob",
+    ),
+    (
+        {"text": ["a"], "sampling_params": [{"max_thinking_tokens": 3}]},
+        "max_thinking_tokens must stand beside sampling_params, at the top level of the body, got it in sampling_par",
+        "sampling_params[0].max_thinking_tokens",
+    ),
     ({}, "got none of them", "text"),
     ({"text": "a", "input_ids": [1]}, "got text and input_ids", "text"),
     ({"text": 5}, "text must be a text", "text"),

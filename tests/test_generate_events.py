@@ -53,8 +53,10 @@ class Plain:
         waiting = came[self._shown.get(key, 0) :]
         if delta.finish_reason is None and sum(len(one.token_ids) for one in waiting) < request.stream_interval:
             return None
+        again = self._body.delta and self._shown.get(key, 0) > 0
         self._shown[key] = len(came)
-        return self._event(number, came, waiting if self._body.delta else came)
+        event = self._event(number, came, waiting if self._body.delta else came)
+        return without_prompt(event) if again else event
 
     def _event(self, number: int, came: list[Delta], shown: list[Delta]) -> dict[str, Any]:
         body, request, running, last = self._body, self._body.requests[number], self._requests[number], came[-1]
@@ -85,6 +87,13 @@ class Plain:
         if body.return_prompt_token_ids:
             event["prompt_token_ids"] = list(running.request.prompt_ids)
         return event
+
+
+def without_prompt(event: dict[str, Any]) -> dict[str, Any]:
+    """An event after the first that shows what is new: nothing of the prompt's tokens is."""
+    event.pop("prompt_token_ids", None)
+    lists = {name: [] for name in event["meta_info"] if name.startswith("input_")}
+    return event | {"meta_info": event["meta_info"] | lists}
 
 
 @pytest.fixture(scope="module")

@@ -251,6 +251,38 @@ def test_a_stop_that_cuts_the_text_short_leaves_it_incomplete(llm: LLM) -> None:
     assert (bare.text, bare.grammar_complete) == ("a", True)
 
 
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize(
+    ("stop", "include", "choice", "text", "complete"),
+    [
+        (" ", False, ["yes", "yes no"], "yes", True),
+        (" ", True, ["yes", "yes no"], "yes ", False),
+        ("es", False, ["yes no"], "y", False),
+        ("n", True, ["yes no", "yes n"], "yes n", True),
+    ],
+)
+def test_a_text_that_a_stop_cut_is_complete_where_the_rest_is_in_the_set(
+    llm: LLM, backend: str, stop: str, include: bool, choice: list[str], text: str, complete: bool
+) -> None:
+    params = {"stop": [stop], "include_stop_str_in_output": include, "logit_bias": {ord(c): 40.0 for c in "yes n"}}
+    cut = write(llm, params, choice=choice, backend=backend)
+    assert (cut.text, cut.stop and cut.stop.matched, cut.grammar_complete) == (text, stop, complete)
+
+
+@pytest.mark.slow
+def test_the_spelling_of_an_end_token_counts_where_it_is_returned() -> None:
+    tiny = LLM("tiny")
+    told = SamplingParams(seed=1, max_tokens=20, include_stop_str_in_output=True, skip_special_tokens=False)
+    for pattern, complete in (("[0-9]{2,5}", False), ("[0-9]{2,5}(</s>)?", True)):
+        for fields in ({}, {"close_grammar": True}):
+            asked = told.replace(guided_decoding=guided(regex=pattern), logit_bias={2: 30.0}, **fields)
+            done = tiny.generate("Once", asked)[0]
+            assert done.text.endswith("</s>")
+            assert (done.stop and done.stop.kind, done.grammar_complete) == ("eos", complete)
+        plain = tiny.generate("Once", told.replace(guided_decoding=guided(regex=pattern), skip_special_tokens=True))[0]
+        assert plain.grammar_complete
+
+
 def test_hidden_text_is_constrained_too(llm: LLM) -> None:
     completion = llm.generate(
         "p", SamplingParams(seed=3, detokenize=False, max_tokens=200, guided_decoding=guided(json=PERSON))

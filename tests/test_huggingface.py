@@ -141,6 +141,28 @@ def test_an_unknown_dtype_is_refused_with_the_nearest(folder: Path) -> None:
         LLM(folder, dtype="bfloat")
 
 
+@pytest.mark.parametrize(
+    "name", ["foo", "", "cpu:x", "meta", *([] if torch.cuda.is_available() else ["cuda", "cuda:1"])]
+)
+def test_a_device_that_cannot_be_used_is_refused_before_weights_are_read(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    empty = copy_of(folder, tmp_path)
+    (empty / "model.safetensors").unlink()
+    for path in (empty, "tiny"):
+        with pytest.raises(ParamsError, match=rf"device must be one of this machine, .*got '{name}' \(.*; use 'cpu'"):
+            LLM(path, device=name)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, True, "256"])
+def test_a_size_of_the_prefix_cache_below_0_is_refused(folder: Path, count: Any) -> None:
+    for path in (folder, "tiny"):
+        with pytest.raises(ParamsError, match=r"prefix_bytes must be an integer of at least 0, got .*; 0 keeps no"):
+            LLM(path, prefix_bytes=count)
+    with pytest.raises(ParamsError, match="prefix_bytes must be an integer"):
+        wrap_module(build(), prefix_bytes=count)
+
+
 # Broken folders.
 
 

@@ -67,9 +67,10 @@ def test_a_conversation_with_tools() -> None:
     ],
 )
 def test_the_result_of_a_tool(result: Any, content: Any) -> None:
-    block = {"type": "tool_result", "tool_use_id": "other", **result}
-    assert converted({"role": "user", "content": [block]}) == [
-        {"role": "tool", "content": content, "tool_call_id": "other"}
+    block = {"type": "tool_result", "tool_use_id": "a1", **result}
+    asked = {"role": "assistant", "content": [TOOL_USE]}
+    assert converted(*USER, asked, {"role": "user", "content": [block]})[2:] == [
+        {"role": "tool", "content": content, "tool_call_id": "a1", "name": "weather"}
     ]
 
 
@@ -78,12 +79,13 @@ def test_images_are_loaded_by_the_place_that_the_client_knows() -> None:
     linked = {"type": "image", "source": {"type": "url", "url": "https://a.b/c.png"}}
     found = converted(
         {"role": "user", "content": [image]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [said("See"), linked]}]},
+        {"role": "assistant", "content": [TOOL_USE]},
+        {"role": "user", "content": [{**RESULT, "content": [said("See"), linked]}]},
         system="Look.",
     )
     assert found[1]["content"] == [MediaItem("image", "messages[0].content[0].source", "data:image/png;base64,abcd")]
-    place = "messages[1].content[0].content[1].source"
-    assert found[2]["content"] == [said("See"), MediaItem("image", place, "https://a.b/c.png")]
+    place = "messages[2].content[0].content[1].source"
+    assert found[3]["content"] == [said("See"), MediaItem("image", place, "https://a.b/c.png")]
     sent = {"max_tokens": 3, "messages": [{"role": "user", "content": [image]}]}
     assert error(sent)[1:] == (
         "invalid_request_error",
@@ -169,6 +171,11 @@ def test_other_choices_are_refused(choice: Any) -> None:
          "messages[0].content[0].source"),
         ([{"role": "user", "content": [{**RESULT, "is_error": 1}]}], "messages[0].content[0].is_error"),
         ([{"role": "user", "content": [{**RESULT, "tool_use_id": None}]}], "messages[0].content[0].tool_use_id"),
+        ([{"role": "user", "content": [RESULT]}, {"role": "assistant", "content": [TOOL_USE]}, *USER],
+         "messages[0].content[0].tool_use_id"),
+        ([*USER, {"role": "assistant", "content": [TOOL_USE]},
+          {"role": "user", "content": [RESULT, {**RESULT, "tool_use_id": "a2"}]}],
+         "messages[2].content[1].tool_use_id"),
         ([*USER, {"role": "assistant", "content": [{**TOOL_USE, "input": "{}"}]}, *USER],
          "messages[1].content[0].input"),
         ([*USER, {"role": "assistant", "content": [TOOL_USE]}], "messages[1]"),

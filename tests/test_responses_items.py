@@ -62,8 +62,8 @@ def test_what_comes_after_it_is_another_message() -> None:
 
 
 def test_the_place_of_a_message_is_that_of_its_first_item() -> None:
-    placed = [PlacedItem(f"input[{index}]", item) for index, item in enumerate([USER, REASONING, SAID, OUTPUT])]
-    assert [place for place, _ in messages_of(placed)] == ["input[0]", "input[1]", "input[3]"]
+    placed = [PlacedItem(f"input[{index}]", item) for index, item in enumerate([USER, REASONING, SAID, CALL, OUTPUT])]
+    assert [place for place, _ in messages_of(placed)] == ["input[0]", "input[1]", "input[4]"]
 
 
 def test_parts_are_those_of_chats() -> None:
@@ -75,7 +75,7 @@ def test_parts_are_those_of_chats() -> None:
         MediaItem("image", "input[0].content[1].image_url", "data:image/png;base64,AA", "low"),
         MediaItem("audio", "input[0].content[2].input_audio", "AA"),
     ]
-    [output] = messages({**OUTPUT, "output": [{"type": "input_text", "text": "rain"}]})
+    _, output = messages(CALL, {**OUTPUT, "output": [{"type": "input_text", "text": "rain"}]})
     assert output["content"] == [{"type": "text", "text": "rain"}]
 
 
@@ -117,6 +117,7 @@ def test_a_summary_stands_for_reasoning_without_content() -> None:
         ({**CALL, "call_id": ""}, "input[0].call_id", "the text that the call has"),
         ({**CALL, "namespace": "a"}, "input[0].namespace", "known members"),
         ({**OUTPUT, "call_id": None}, "input[0].call_id", "the text that the call has"),
+        (OUTPUT, "input[0].call_id", "that of a function_call before it, got 'call_1'; send the call too, or previous"),
         ({**OUTPUT, "output": {"a": 1}}, "input[0].output", "a text or a list of parts"),
         ({**REASONING, "encrypted_content": "x"}, "input[0].encrypted_content", "cannot decrypt"),
         ({**REASONING, "content": "Hm."}, "input[0].content", "reasoning_text"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tirage.cli import main
 from tirage.errors import ParamsError, TirageError
 from tirage.processors import find_processor, unregister_processor
 from tirage.server.errors import Refusal, clean, envelope, of, of_stop, subject
@@ -72,6 +74,20 @@ def test_a_limit_is_refused_with_the_flag_that_raises_it() -> None:
     check_limit(Limits(), "max_n", 128, "n")
     with pytest.raises(ParamsError, match=r"^n must be at most 128, got 129; the operator can raise it with --max-n$"):
         check_limit(Limits(), "max_n", 129, "n")
+
+
+@pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.kind is not bool])
+def test_the_command_line_reads_every_setting_in_its_type(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag, read = FLAGS[name], list[Options]()
+    monkeypatch.setattr("tirage.server.run", lambda options: read.append(options) or 0)
+    monkeypatch.setattr("tirage.cli.serve.end", sys.exit)
+    value = flag.choices[0] if flag.choices else {str: "/a", Path: "/a"}.get(flag.kind, f"{flag.low or 1:g}")
+    others = ["--api-key", "a"] if name == "key_weight" else []
+    with pytest.raises(SystemExit) as exit_:
+        main(["serve", *others, flag.flag, value])
+    assert exit_.value.code == 0
+    found = getattr(read[0].limits if name in LIMIT_FLAGS else read[0], name)
+    assert found == ((flag.kind(value),) if flag.many else flag.kind(value))
 
 
 def test_fastdeploys_variable_names_the_sampling_method() -> None:

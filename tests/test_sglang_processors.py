@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -334,6 +335,32 @@ def test_built_in_names_work_on_the_route_and_in_the_dialect(server: Server) -> 
         {"custom_params": {"token_id": 40}, "max_new_tokens": 3}, custom_logit_processor="forced_token"
     )
     assert LLM("tiny").generate("One day", params)[0].token_ids == (40, 40, 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("forced_token", {"token_id": 30_000}, "token_id of 'forced_token' must lie in [0, 1536), got 30000; the voc"),
+        (
+            "allowed_tokens",
+            {"token_ids": [1536, 30_000]},
+            "token_ids of 'allowed_tokens' must lie in [0, 1536), got 1536",
+        ),
+        (
+            "thinking_budget",
+            {"thinking_budget": 5, "think_start_id": 1, "think_end_id": 1536},
+            "think_end_id of 'thinking_budget' must lie in [0, 1536), got 1536",
+        ),
+    ],
+)
+def test_a_token_that_the_vocabulary_lacks_cannot_be_forced(
+    server: Server, name: str, args: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ParamsError, match=re.escape(message)):
+        LLM("tiny").generate("One day", SamplingParams(logits_processors=[(name, args)]))
+    error = ask(server, name, args).json()["error"]
+    assert message in error["message"]
+    assert error["param"] == "sampling_params.custom_params"
 
 
 def ended(kind: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.derived import accepts_none
 from tirage.cli.line_editing import history_file, line_editing
 from tirage.cli.model import (
     BackendOption,
@@ -21,7 +22,7 @@ from tirage.cli.model import (
     SpeculativeConfigOption,
     open_model,
 )
-from tirage.cli.options import OF_TEXTS, OPTIONS, parse, parse_options, sampling_options
+from tirage.cli.options import OF_TEXTS, OPTIONS, checked, parse_options, sampling_options
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
 from tirage.fields.rules import Bool, Ids, Texts
@@ -165,7 +166,9 @@ class Conversation:
             words = {"true": True, "false": False}.get(words.lower(), words)
         elif isinstance(spec.rule, (Texts, Ids)):
             words = words.split()
-        self._params = self._params.replace(**{name: parse(spec, words)})
+        # What may be left out in a command line is set to nothing here.
+        chosen = None if not value.strip() and accepts_none(spec) else checked(spec, words)
+        self._params = self._params.replace(**{name: chosen})
         note(f"{name} = {getattr(self._params, name)!r}")
 
     def _reset(self, _: str) -> None:

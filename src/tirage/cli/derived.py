@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from tirage.cli.help import with_help_all
 from tirage.fields.record import FieldSpec
-from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, OneOf, SequenceBias, Texts
+from tirage.fields.rules import (
+    Bias,
+    Bool,
+    BrokenRuleError,
+    Float,
+    Ids,
+    IdWords,
+    Int,
+    Json,
+    OneOf,
+    PatternRule,
+    SequenceBias,
+    Text,
+    Texts,
+)
 
 _METAVARS: dict[type, str | None] = {
     Bool: None,
@@ -21,6 +36,8 @@ _METAVARS: dict[type, str | None] = {
     IdWords: "JSON",
     SequenceBias: "JSON",
 }
+
+_TEXTS = (Text, Texts, PatternRule, Json)
 
 
 def with_options(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
@@ -56,6 +73,35 @@ def field_option(
     note = "; may be repeated" if kind == list[str] else note_of(default, choices)
     flags = (flag,) if short is None else (short, flag)
     return parameter(name, flags, kind, help=spec.meaning + note, metavar=shown, panel=panel)
+
+
+def is_text(spec: FieldSpec) -> bool:
+    """Whether the value of an option is a text of the user's own, or names a file with one, and `none` such a text."""
+    return isinstance(spec.rule, _TEXTS)
+
+
+def is_none(spec: FieldSpec, value: Any) -> bool:
+    """Whether the value of an option is the `none` that turns its field off."""
+    words = value if isinstance(value, list) else [value]
+    given = [word.lower() for word in words if isinstance(word, str)]
+    return given == ["none"] and not is_text(spec) and accepts_none(spec)
+
+
+def accepts_none(spec: FieldSpec) -> bool:
+    """Whether a field takes None, which it may store as another value."""
+    try:
+        spec.rule.check(None)
+    except BrokenRuleError:
+        return False
+    return True
+
+
+def as_option(spec: FieldSpec) -> FieldSpec:
+    """The field with a remedy that the command line takes, where that of the class is a value of Python."""
+    if spec.remedy or not spec.has_off or isinstance(spec.off, (int, float, str)):
+        return spec
+    takes_none = spec.off is None and not is_text(spec)
+    return replace(spec, remedy="use none to turn it off" if takes_none else "leave it out to turn it off")
 
 
 def note_of(default: Any, choices: Iterable[str] = ()) -> str:

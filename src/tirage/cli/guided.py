@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tirage.cli.derived import field_option
+from tirage.cli.derived import as_option, field_option, is_none
 from tirage.errors import ParamsError
 from tirage.fields.record import FieldSpec, specs
 from tirage.params import GuidedDecodingParams
@@ -16,8 +16,9 @@ FILES = {"json": "{", "grammar": ":", "structural_tag": "{"}
 """Fields whose value may be in a file, each with a character that every valid value contains."""
 NAMES = {"json": "json_schema", "backend": "guided_backend"}
 """Fields whose options have other names: `--json` asks for JSON output, and `--backend` is the model's."""
+_SPECS = specs(GuidedDecodingParams)
 OPTIONS: Mapping[str, FieldSpec] = {
-    NAMES.get(name, name): spec for name, spec in specs(GuidedDecodingParams).items() if name != "backend_was_auto"
+    NAMES.get(name, name): spec for name, spec in _SPECS.items() if name != "backend_was_auto"
 }
 GROUP = "Guided decoding"
 """The group of the help that these options are in."""
@@ -33,11 +34,14 @@ def options() -> list[inspect.Parameter]:
 
 def parse_guided(given: Mapping[str, Any]) -> GuidedDecodingParams | None:
     """The constraint that the options describe; None without any. Raises ParamsError for a bad one."""
-    found = {OPTIONS[name].name: value for name, value in given.items() if value not in (None, [], False)}
+    asked = {name: value for name, value in given.items() if value not in (None, [], False)}
+    found = {OPTIONS[name].name: value for name, value in asked.items() if not is_none(OPTIONS[name], value)}
     if not found:
         return None
     for name in FILES.keys() & found.keys():
         found[name] = content(name, found[name])
+    for name, value in found.items():
+        found[name] = as_option(_SPECS[name]).check(value)
     return GuidedDecodingParams(**found)
 
 

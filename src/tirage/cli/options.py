@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tirage.cli import guided
-from tirage.cli.derived import field_option, with_options
+from tirage.cli.derived import as_option, field_option, is_none, with_options
 from tirage.cli.help import COMMON
 from tirage.cli.watermark import parse_watermark
 from tirage.fields.rules import Bias, Float, Ids, IdWords, Int, SequenceBias
@@ -64,21 +64,26 @@ def sampling_options(
 
 def parse_options(options: dict[str, Any], *, max_tokens: int | None = MAX_TOKENS) -> SamplingParams:
     """The parameters that the options ask for. Raises the ParamsError of the field for a bad value."""
-    given = {name: parse(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
+    given = {name: checked(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
     given.setdefault("max_tokens", max_tokens)
     constraint = guided.parse_guided({name: options.get(name) for name in guided.OPTIONS})
     return SamplingParams(**given, guided_decoding=constraint, output_kind=RequestOutputKind.DELTA)
 
 
+def checked(spec: FieldSpec, value: Any) -> Any:
+    """The text of an option as its field stores it; ParamsError with a remedy for the command line if it is refused."""
+    return as_option(spec).check(parse(as_option(spec), value))
+
+
 def parse(spec: FieldSpec, value: Any) -> Any:
     """The text of an option in the type of its field; text of another kind is left for the field to refuse."""
+    if is_none(spec, value):
+        return None
     if isinstance(value, list):
         return [number(item, int) for item in value] if isinstance(spec.rule, Ids) else value
     if isinstance(value, bool) or not isinstance(value, str):
         return value
     if isinstance(spec.rule, (Int, Float)):
-        if value.lower() == "none":
-            return None
         return number(value, int if isinstance(spec.rule, Int) else float)
     if spec.name == "watermark":
         return parse_watermark(value)

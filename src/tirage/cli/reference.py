@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from tirage.cli import app
+from tirage.cli.derived import accepts_none, is_text
 from tirage.cli.guided import OPTIONS as GUIDED
 from tirage.cli.help import COMMON, LAST, meaning, option_groups, spelling
 from tirage.cli.options import OPTIONS
@@ -50,19 +51,26 @@ _SAMPLING = """\
 
 Of `generate`, `chat`, `batch` and `explain`; each is a field of `SamplingParams` or `GuidedDecodingParams`
 ([parameters](parameters.md)). `-n` and those of log-probabilities are for `generate` and `batch`. The default of
-`--max-tokens` is 128, and of `chat` the context. A parameter that can be None is turned off by `none`.
+`--max-tokens` is 128, and of `chat` the context. A parameter that can be None is turned off by `none`, but for those
+whose value is a text or names a file, which take the word itself and are left out instead:
 """
 
 
 def page() -> str:
     """The whole page, ending in a newline."""
     commands: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    parts = [_INTRO, *(section(name, command) for name, command in commands.items()), _SAMPLING]
+    parts = [_INTRO, *(section(name, command) for name, command in commands.items()), f"{_SAMPLING}{texts()}.\n"]
     sampling = {
         group: [param for param in params if is_sampling(param)]
         for group, params in option_groups(commands["generate"]).items()
     }
     return "\n".join([*parts, *tables(sampling)])
+
+
+def texts() -> str:
+    """The options that could be turned off by `none` and take it as a text."""
+    found = [name for name, spec in (OPTIONS | GUIDED).items() if accepts_none(spec) and is_text(spec)]
+    return ", ".join(f"`--{name.replace('_', '-')}`" for name in found)
 
 
 def section(name: str, command: Any) -> str:

@@ -47,7 +47,7 @@ _IN_ORDER = [*(FLAGS[name] for name in _FIRST), *(flag for name, flag in FLAGS.i
 def option(flag: Flag) -> inspect.Parameter:
     """The command-line option of a flag."""
     text = flag.help + note_of(flag.default, flag.choices)
-    kind = list[str] if flag.many else flag.kind
+    kind: Any = list[flag.kind] if flag.many else flag.kind
     metavar = flag.metavar or _METAVARS.get(flag.kind, "TEXT")
     return parameter(flag.name, flag.flags, kind, help=text, metavar=metavar, panel=group_of(flag.name))
 

@@ -130,7 +130,20 @@ def _flag(name: str, mode: str, meaning: str) -> FieldMapping:
     )
 
 
+def _check_top_k(ours: Fields) -> None:
+    """Raises DialectError for `top_k` under a sampling class that would ignore it."""
+    preset = ours["semantics"]
+    method = preset.removeprefix("fastdeploy-") if isinstance(preset, str) else ""
+    if ours.get("top_k") and method in METHODS and "top_k" not in resolve(preset_of(method)).stages:
+        raise DialectError(
+            f"top_k must be off with sampling_method {method!r}, which has none, got {ours['top_k']}; leave it out, or "
+            "choose sampling_method 'rejection'",
+            "top_k",
+        )
+
+
 def _adjust(given: Mapping[str, Any], ours: Fields) -> Fields:
+    _check_top_k(ours)
     # The default of one token at least is for requests that ask for some.
     none = ours.get("max_tokens") == 0 and "min_tokens" not in given
     return top_p_zero(given, {**ours, "min_tokens": 0} if none else ours)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.reasoning import ReasoningState, spelling, takes
+from tirage.engine.returned_text import satisfies
 from tirage.guided import ClosingPath, CompletionFinder, Grammar, Vocabulary, forced_tokens
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
@@ -149,6 +150,13 @@ class GrammarState:
     def was_complete(self) -> bool:
         """Whether the tokens before the last one satisfy it."""
         return self._was_complete
+
+    def satisfied_by(self, text: str) -> bool:
+        """Whether a text is in the set that the tokens so far write but for its end; False if it may hold reasoning."""
+        if self._reasoning is not None or self.refused:
+            return False
+        with self.budget.counting():
+            return satisfies(self._matcher.fork(), self._tokens, text.encode("utf-8", "surrogatepass"))
 
     @property
     def error(self) -> str:

@@ -22,6 +22,7 @@ from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.models import Inputs
 from tirage.params import BeamSearchParams, SamplingParams
+from tirage.processors.builtin import check_ids
 from tirage.sampling_batch import SamplingRow
 from tirage.text import Stop, Tokenizer
 
@@ -72,6 +73,7 @@ class EngineRequest:
         self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, budget, given)
         self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, output_ids, vocab_size=vocab_size))
         self._sampling_row.compiled.check(vocab_size)
+        check_ids(params.logits_processors, vocab_size)
         scored = params.prompt_logprobs is not None
         self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=scored)
         self.cached_tokens = 0

@@ -16,7 +16,7 @@ from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint, GrammarState
 from tirage.engine.reasoning import ReasoningState
 from tirage.params import SamplingParams
-from tirage.text import BadWords, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
+from tirage.text import BadWords, Detokenizer, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
 from tirage.text.copies import twin
 
 _LIMITS = ("max_tokens", "context", "cache")
@@ -68,17 +68,19 @@ class GrowingSample:
         # Number of characters decoded so far, those held back included: where the next token starts.
         self.offset = 0
         self.forced_tokens = 0
+        # Whether the text ends with that of an end token.
+        self._ends_otherwise = False
         self.params, self._tokenizer = params, tokenizer
         self.draw_params = params if draw_params is None else draw_params
         self._limit, self._limit_stop = limit, limit_stop
         self._stops = open_stops(params)
-        self._bad_words = open_bad_words(params, tokenizer)
         self._detokenizer = open_detokenizer(
             tokenizer,
             context_ids,
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
+        self._bad_words = open_bad_words(params, tokenizer, self._detokenizer)
         drops = self._detokenizer.drops_space
         begun = copy(reasoning)
         # Under a constraint its state holds that of the reasoning.
@@ -298,14 +300,15 @@ class GrowingSample:
         )
 
     def _grammar_complete(self) -> bool | None:
-        """Whether the text satisfies its constraint, as it does after a stop only if the stop cut nothing off."""
+        """Whether the text as it is returned satisfies its constraint."""
         if self.grammar is None:
             return None
-        included = self.params.include_stop_str_in_output
-        if self.stop is not None and self.stop.kind == "token" and not included:
+        stop = "" if self.stop is None else self.stop.kind
+        if stop == "token" and not self.params.include_stop_str_in_output:
             return self.grammar.was_complete
-        cut = self.stop is not None and self.stop.kind in {"string", "regex"} and len(self.text) < self.offset
-        return self.grammar.complete and not cut
+        if self._ends_otherwise or (stop in {"string", "regex"} and len(self.text) < self.offset):
+            return self.grammar.satisfied_by(self.text)
+        return self.grammar.complete
 
     def _feed(self, text: str) -> Stop | None:
         """Passes decoded text through the stop checker; sets and returns the stop that it completes, if any."""
@@ -327,19 +330,28 @@ class GrowingSample:
             return
         self.text += self._stops.finish()
         if stop_token is not None and self.params.include_stop_str_in_output:
-            self.text += self._detokenizer.push(stop_token) + self._detokenizer.finish()
+            spelled = self._detokenizer.push(stop_token) + self._detokenizer.finish()
+            self.text += spelled
+            # To the constraint an end token has no text, another one that stops has.
+            self._ends_otherwise = bool(spelled) and stop.kind != "token"
         self.stop = stop
 
     def _spell(self, token_id: int) -> str:
         return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
 
-def open_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> BadWords | None:
-    """The matcher of phrases that no spelling may complete; None when there are none to look for in the text."""
+def open_bad_words(params: SamplingParams, tokenizer: Tokenizer, detokenizer: Detokenizer) -> BadWords | None:
+    """The matcher of phrases that no spelling may complete; None when there are none to look for in the text.
+
+    The text is that which the detokenizer begins.
+    """
     phrases = params.bad_words if params.bad_words_level != "sequence" else ()
     if params.bad_words_level == "auto":
         phrases = enforceable_phrases(tokenizer, phrases)
-    return BadWords(tokenizer, phrases, skip_special_tokens=params.skip_special_tokens) if phrases else None
+    if not phrases:
+        return None
+    skip = params.skip_special_tokens
+    return BadWords(tokenizer, phrases, skip_special_tokens=skip, start=detokenizer.start)
 
 
 def masks_of(samples: Sequence[GrowingSample], vocab_size: int) -> NDArray[np.int32] | None:

@@ -147,6 +147,16 @@ class Matcher:
         return other
 
     @property
+    def length(self) -> int:
+        """How many tokens it has accepted, an end token not counted."""
+        return self._length
+
+    @property
+    def closed(self) -> bool:
+        """Whether an end token has been accepted."""
+        return self._closed
+
+    @property
     def complete(self) -> bool:
         """Whether the text so far satisfies the grammar."""
         return self._closed or self._cursor.complete()

@@ -99,7 +99,13 @@ class XgrammarCursor:
 
     def forced_bytes(self) -> bytes:
         """See `Cursor`."""
-        return b"" if self.stopped() else self._matcher.find_jump_forward_string().encode()
+        if self.stopped():
+            return b""
+        try:
+            return self._matcher.find_jump_forward_string().encode()
+        except UnicodeDecodeError as error:
+            # xgrammar goes on inside a character whose first bytes alone are certain, and then has no text to give.
+            return error.object
 
     def stopped(self) -> bool:
         """See `Cursor`."""

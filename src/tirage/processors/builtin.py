@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +144,12 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     ),
 }
 """The built-in processors by name. `no_repeat_ngram_size` and `dry_multiplier` are parameters, not processors."""
+_FORCED: Mapping[str, tuple[str, ...]] = {
+    "forced_token": ("token_id",),
+    "allowed_tokens": ("token_ids",),
+    "thinking_budget": ("think_end_id", "newline_id"),
+}
+"""The arguments that leave nothing to draw where the vocabulary does not have their tokens: of a list, any of them."""
 
 
 def register_built_in() -> None:
@@ -157,6 +163,20 @@ def register_built_in() -> None:
             replace=True,
             token_args=one.spelled,
         )
+
+
+def check_ids(processors: Iterable[tuple[str, Mapping[str, Any]]], vocab_size: int) -> None:
+    """Raises ParamsError for a token that a built-in processor would force and the vocabulary does not have."""
+    for name, args in processors:
+        for key in _FORCED.get(name, ()) if is_built_in(name) else ():
+            value = args.get(key)
+            ids = value if isinstance(value, (list, tuple)) else (value,)
+            known = [token for token in ids if isinstance(token, int)]
+            if known and min(known) >= vocab_size:
+                raise ParamsError(
+                    f"logits_processors argument {key} of {name!r} must lie in [0, {vocab_size}), got {min(known)}; "
+                    "the vocabulary has no such token"
+                )
 
 
 def is_built_in(name: str) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tirage.errors import ParamsError
 from tirage.text.aho_corasick import START, PhraseAutomaton
 from tirage.text.copies import twin
+from tirage.text.text_start import INSIDE, TextStart, changed_tokens
 from tirage.text.tokenizer import Tokenizer
 from tirage.text.vocabulary import vocabulary_of
 
@@ -35,27 +36,44 @@ class PhraseMasks:
         self._automaton = PhraseAutomaton(phrase.encode() for phrase in phrases)
         parts = [self._vocabulary.containing(phrase) for phrase in self._automaton.phrases]
         self._always = np.unique(np.concatenate(parts))
-        self._masks: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._skip_special_tokens = skip_special_tokens
+        self._masks: dict[tuple[int, TextStart, int], NDArray[np.int32]] = {}
         # By size of the vocabulary: one flag per token, 0 for those that contain a phrase.
         self._allowed: dict[int, NDArray[np.uint8]] = {}
 
-    def after(self, node: int, token_id: int) -> int:
-        """The node of the automaton after one more token."""
-        return node if token_id in self._skipped else self._automaton.walk(node, self._tokenizer.inner_bytes(token_id))
+    def after(self, node: int, token_id: int, start: TextStart = INSIDE) -> int:
+        """The node of the automaton after one more token, which loses of its spaces what `start` says."""
+        return (
+            node if token_id in self._skipped else self._automaton.walk(node, start.written(self._tokenizer, token_id))
+        )
 
-    def forbidden(self, node: int) -> NDArray[np.int32]:
+    def start_after(self, start: TextStart, token_id: int) -> TextStart:
+        """What the token after this one loses of its spaces."""
+        return start if token_id in self._skipped else start.after(self._tokenizer, token_id)
+
+    def forbidden(self, node: int, start: TextStart = INSIDE) -> NDArray[np.int32]:
         """The ids of the tokens that would complete a phrase at a node, int32 [N], ascending."""
-        return np.union1d(self._always, self._completing(node))
+        return self._at_start(start) if start else np.union1d(self._always, self._completing(node))
 
-    def mask(self, node: int, vocab_size: int) -> NDArray[np.int32]:
+    def mask(self, node: int, vocab_size: int, start: TextStart = INSIDE) -> NDArray[np.int32]:
         """Bitmask int32 [ceil(V / 32)] of the tokens allowed at a node; shared, so not to be modified."""
-        found = self._masks.get((node, vocab_size))
+        found = self._masks.get((node, start, vocab_size))
         if found is None:
-            found = self._mask(node, vocab_size)
+            found = self._first_mask(start, vocab_size) if start else self._mask(node, vocab_size)
             if (len(self._masks) + 1) * found.nbytes > MASK_BYTES:
                 self._masks.clear()
-            self._masks[node, vocab_size] = found
+            self._masks[node, start, vocab_size] = found
         return found
+
+    def _at_start(self, start: TextStart) -> NDArray[np.int32]:
+        """The ids of the tokens that write a phrase where they lose spaces: before any text, so no phrase has begun."""
+        changed, texts = changed_tokens(self._tokenizer, start, skip_special_tokens=self._skip_special_tokens)
+        parts = [texts.containing(phrase) for phrase in self._automaton.phrases]
+        return np.union1d(np.setdiff1d(self._always, changed), np.concatenate(parts))
+
+    def _first_mask(self, start: TextStart, vocab_size: int) -> NDArray[np.int32]:
+        flags = without(self._at_start(start), np.ones(-(-vocab_size // 32) * 32, np.uint8), vocab_size)
+        return np.packbits(flags, bitorder="little").view(np.int32)
 
     def _mask(self, node: int, vocab_size: int) -> NDArray[np.int32]:
         if vocab_size not in self._allowed:
@@ -81,17 +99,26 @@ class BadWords:
     """The state of one text with respect to the bad words of its request; `accept` every token.
 
     Phrases are compared exactly, case and spaces included, and are found inside longer words. The prompt is not looked
-    at. Texts with the same phrases share their masks. Raises ParamsError for a phrase that contains U+FFFD, which also
+    at; `start` is what the first token of the text loses, which is not in the text either. Texts with the same phrases
+    share their masks. Raises ParamsError for a phrase that contains U+FFFD, which also
     stands for invalid bytes, and for a tokenizer whose text is not the concatenation of that of its tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, phrases: Sequence[str], *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        phrases: Sequence[str],
+        *,
+        skip_special_tokens: bool = True,
+        start: TextStart = INSIDE,
+    ) -> None:
         self._phrases = phrase_masks_of(tokenizer, phrases, skip_special_tokens=skip_special_tokens)
-        self._node = START
+        self._node, self._start = START, start
 
     def accept(self, token_id: int) -> None:
         """Moves past a token."""
-        self._node = self._phrases.after(self._node, token_id)
+        self._node = self._phrases.after(self._node, token_id, self._start)
+        self._start = self._phrases.start_after(self._start, token_id)
 
     def copy(self) -> BadWords:
         """An independent copy in the same state."""
@@ -99,11 +126,11 @@ class BadWords:
 
     def forbidden(self) -> NDArray[np.int32]:
         """The ids of the tokens that would complete a phrase now, int32 [N], ascending."""
-        return self._phrases.forbidden(self._node)
+        return self._phrases.forbidden(self._node, self._start)
 
     def mask(self, vocab_size: int) -> NDArray[np.int32]:
         """Bitmask int32 [ceil(V / 32)] of the tokens that may come next, least significant bit first, 1 = allowed."""
-        return self._phrases.mask(self._node, vocab_size)
+        return self._phrases.mask(self._node, vocab_size, self._start)
 
 
 def phrase_masks_of(tokenizer: Tokenizer, phrases: Sequence[str], *, skip_special_tokens: bool) -> PhraseMasks:

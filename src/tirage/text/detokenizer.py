@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tirage.text.copies import twin
 from tirage.text.decoder_rule import DecoderRule
+from tirage.text.text_start import TextStart
 from tirage.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
@@ -36,6 +37,11 @@ class Detokenizer(Protocol):
     @property
     def drops_space(self) -> bool:
         """Whether a space at the beginning of the next token would be dropped."""
+        ...
+
+    @property
+    def start(self) -> TextStart:
+        """What the next token loses of its spaces."""
         ...
 
 
@@ -113,6 +119,11 @@ class PieceDetokenizer:
         """Whether a space at the beginning of the next token would be dropped."""
         return self._bare or self._spaces_left > 0
 
+    @property
+    def start(self) -> TextStart:
+        """What the next token loses of its spaces; an unfinished character is not a space."""
+        return TextStart(spaces=0 if self._waiting else self._spaces_left, bare=self._bare)
+
     def _take(self, *, final: bool) -> str:
         # As the decoders of the two families do: one U+FFFD per byte, or per invalid sequence.
         per_byte = self._rule.family == "pieces"
@@ -186,6 +197,11 @@ class WindowDetokenizer:
     def drops_space(self) -> bool:
         """False, since it cannot be known here."""
         return False
+
+    @property
+    def start(self) -> TextStart:
+        """What the next token loses of its spaces: it is written as one alone where nothing is before it."""
+        return TextStart(bare=not self._decode(self._ids))
 
     def _fresh(self) -> str:
         known = self._decode(self._ids[self._start : self._read])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tirage.errors import ModelError, ParamsError
+from tirage.models.counts import checked_count
 from tirage.models.gguf.library import load_library
 from tirage.models.gguf.model import GGUFModel
 
@@ -46,7 +47,7 @@ def open_gguf(
     if engine_args:
         raise ParamsError("engine_args must not be given for a GGUF file; they are vLLM's")
     counts = {"prefix_bytes": prefix_bytes, "prefill_batch_tokens": prefill_batch_tokens}
-    given = {name: count for name, count in counts.items() if count is not None}
+    given = {name: checked_count(name, count) for name, count in counts.items() if count is not None}
     model = GGUFModel(path, dtype=dtype or "auto", gpu_layers=gpu_layers(device), **given)
     _log.info("%s runs on llama.cpp, for at most %s tokens", path.name, model.max_length)
     return model

@@ -11,21 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tirage.errors import ParamsError
 from tirage.models.huggingface.batched_cache import pick
 from tirage.models.huggingface.row import HuggingFaceRow
 
 PREFILL_BATCH_TOKENS = 256
 """The default of the most tokens, padding included, in one pass over several prompts."""
-
-
-def checked_batch_tokens(count: Any) -> int:
-    """The option `prefill_batch_tokens` itself; ParamsError unless it is an integer of at least 0."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ParamsError(
-            f"prefill_batch_tokens must be an integer of at least 0, got {count!r}; 0 prefills each prompt alone"
-        )
-    return count
 
 
 def is_plain_prompt(row: HuggingFaceRow) -> bool:

@@ -18,8 +18,10 @@ from transformers.models.auto import (
 from transformers.utils import logging as transformers_logging
 
 from tirage.errors import ModelError, ParamsError, nearest
+from tirage.models.counts import checked_count
 from tirage.models.huggingface.batched_prefill import PREFILL_BATCH_TOKENS
 from tirage.models.huggingface.declared_size import check_declared_size
+from tirage.models.huggingface.device import checked_device
 from tirage.models.huggingface.int8 import with_int8
 from tirage.models.huggingface.media import MediaProcessor, open_media
 from tirage.models.huggingface.model import HuggingFaceModel
@@ -52,18 +54,23 @@ def open_folder(
     `adapters` are folders of LoRA adapters by name; `enable_lora` and `prefill_batch_tokens` are those of
     HuggingFaceModel.
 
-    Raises ParamsError for an unknown dtype, for `enable_lora` with "int8" and for `prefill_batch_tokens` that is no
-    integer of at least 0. Raises ModelError, which names the folder, for missing or damaged files, weights that are not
-    safetensors, classes that come as code in the folder (`auto_map`) and models that cannot run.
+    Raises ParamsError for an unknown dtype, a device that cannot be used here, `enable_lora` with "int8", and for
+    `prefill_batch_tokens` and `prefix_bytes` that are no integers of at least 0. Raises ModelError, which names the
+    folder, for missing or damaged files, weights that are not safetensors, classes that come as code in the folder
+    (`auto_map`) and models that cannot run.
     """
     if dtype not in DTYPES:
         raise ParamsError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{nearest(str(dtype), DTYPES)}")
     if enable_lora and dtype == "int8":
         raise ParamsError("enable_lora must be False with dtype 'int8', whose layers take no more adapters, got True")
+    checked_count("prefix_bytes", prefix_bytes)
+    checked_count("prefill_batch_tokens", prefill_batch_tokens)
+    target = checked_device(
+        device if device is not None else "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
+    )
     refuse_code(folder)
     weight_files(folder)
     module = load_module(folder, "float32" if dtype == "int8" else dtype)
-    target = device or ("cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu")
     module = module.to(target).eval()
     media = open_media(folder, module.config)
     int8 = dtype == "int8"

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError, nearest
+from tirage.models.counts import checked_count
 from tirage.models.huggingface.adapters import Adapters
 from tirage.models.huggingface.batched_cache import BatchedKVCache, ConcatenatedCache, leave_group
 from tirage.models.huggingface.batched_prefill import (
     PREFILL_BATCH_TOKENS,
-    checked_batch_tokens,
     choose_rows,
     enter_caches,
     is_plain_prompt,
@@ -72,7 +72,8 @@ class HuggingFaceModel:
     `prefix_bytes` bounds the memory of the prefix cache; 0 turns it off. `packed` changes the memory layout of the
     weights of linear layers in place, for float32 and bfloat16 on a CPU: the module runs faster, on some processors
     twice as fast, but must not be used elsewhere and can no longer be trained. Raises ModelError for an adapter with
-    which the model cannot run, and ParamsError for `prefill_batch_tokens` that is no integer of at least 0.
+    which the model cannot run, and ParamsError for `prefill_batch_tokens` and `prefix_bytes` that are no integers of at
+    least 0.
     """
 
     def __init__(
@@ -97,8 +98,8 @@ class HuggingFaceModel:
         self.path: DecodePath = "joined"
         self.chunk: int | None = CHUNK
         self.resumes = self.joins_prompts = True
-        self.prefill_batch_tokens = checked_batch_tokens(prefill_batch_tokens)
-        self.prefixes = PrefixStore(prefix_bytes)
+        self.prefill_batch_tokens = checked_count("prefill_batch_tokens", prefill_batch_tokens)
+        self.prefixes = PrefixStore(checked_count("prefix_bytes", prefix_bytes))
         # peft knows the layers of PyTorch alone.
         self.packed = packed and not enable_lora and pack(module, *self.adapters.trees)
         self.rope = Rope(module, self.config)

@@ -86,10 +86,11 @@ class ChatMessages:
         failed = block.get("is_error")
         if not isinstance(failed, (bool, type(None))):
             raise refused(f"{place}.is_error", "true or false", failed)
+        if name not in self.names:
+            raise refused(f"{place}.tool_use_id", "that of a tool_use before it", name, remedy="send the tool_use too")
         if failed:
             parts = failed_result(parts)
-        named = {"name": self.names[name]} if name in self.names else {}
-        self.add("tool", parts, tool_call_id=name, **named)
+        self.add("tool", parts, tool_call_id=name, name=self.names[name])
 
     def add_assistant(self, blocks: Sequence[Mapping[str, Any]], place: str) -> None:
         """Appends an earlier message of the assistant, with its reasoning and its calls."""

@@ -41,10 +41,12 @@ def messages_of(items: Iterable[PlacedItem], *, lenient: bool = False) -> list[P
     With `lenient` the members that an item does not have are ignored.
     """
     found: list[PlacedMessage] = []
+    calls = set[str]()
     for place, item in items:
         kind = kind_of(place, item)
         check_members(place, item, kind, lenient=lenient)
         message = _READERS[kind](place, item)
+        check_call(place, item, kind, calls)
         if message is None:
             continue
         if found and continues(found[-1].message, message):
@@ -81,6 +83,18 @@ def check_members(place: str, item: Mapping[str, Any], kind: str, *, lenient: bo
     if item.get("status") is not None and item["status"] not in _STATUSES:
         rule = f"{place}.status must be one of {', '.join(_STATUSES)}"
         raise DialectError(f"{rule}, got {shown(item['status'])}; leave it out", f"{place}.status")
+
+
+def check_call(place: str, item: Mapping[str, Any], kind: str, calls: set[str]) -> None:
+    """Adds the id of a call to those of `calls` before it; DialectError for an output that belongs to none of them."""
+    if kind == "function_call":
+        calls.add(item["call_id"])
+    elif kind == "function_call_output" and item["call_id"] not in calls:
+        raise DialectError(
+            f"{place}.call_id must be that of a function_call before it, got {shown(item['call_id'])}; send the call "
+            "too, or previous_response_id",
+            f"{place}.call_id",
+        )
 
 
 def continues(last: Message, new: Message) -> bool:

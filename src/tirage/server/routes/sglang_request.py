@@ -367,6 +367,8 @@ def read_sampling(plain: Any, where: str, semantics: str | None, *, lenient: boo
     if not isinstance(plain, Mapping):
         raise DialectError(f"{where[:-1]} must be an object, got {shown(plain)}; leave it out", where[:-1])
     rest = {name: value for name, value in plain.items() if name not in SAMPLING_FIELDS}
+    if not lenient:
+        check_place(rest, where)
     # Cumulative events are put together by the route: the engine would build the whole text anew for every token.
     defaults: dict[str, Any] = {"output_kind": RequestOutputKind.DELTA}
     if semantics is not None:
@@ -375,6 +377,16 @@ def read_sampling(plain: Any, where: str, semantics: str | None, *, lenient: boo
     parsed = GENERATE.read(rest, where=where, known=known, defaults=defaults, lenient=lenient)
     own = {name: each.read(plain, where) for name, each in SAMPLING_FIELDS.items()}
     return SamplingObject(parsed=parsed, own=own, where=where)
+
+
+def check_place(sampling: Mapping[str, Any], where: str) -> None:
+    """Raises DialectError for a field that stands among the sampling parameters and belongs beside them."""
+    name = next((name for name in sampling if name in FIELDS and name not in GENERATE.names), None)
+    if name is not None and name not in GENERATE.unsupported:
+        raise DialectError(
+            f"{name} must stand beside sampling_params, at the top level of the body, got it in {where[:-1]}; move it",
+            f"{where}{name}",
+        )
 
 
 def read_mode(value: Any, *, stream: bool) -> str:

@@ -123,11 +123,15 @@ class LogprobLists:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How much of a sample earlier events of a stream have shown: characters, tokens, tokens with log-probabilities."""
+    """How much of a sample earlier events of a stream have shown: characters, tokens, tokens with log-probabilities.
+
+    `prompt`: they have shown what is said of the prompt's tokens.
+    """
 
     characters: int = 0
     tokens: int = 0
     logprobs: int = 0
+    prompt: bool = False
 
 
 NOTHING_SENT = Sent()
@@ -153,13 +157,14 @@ class EntryBuilder:
         self._began, self._first_index = began, first_index
         self.logprobs = LogprobLists(request, body, token_text) if request.return_logprob else None
 
-    def template(self, index: int) -> JsonTemplate:
-        """The event of a sample that has not ended.
+    def template(self, index: int, sent: Sent = NOTHING_SENT) -> JsonTemplate:
+        """The event of a sample that has not ended, without what was `sent` of the prompt.
 
         Its holes are the text, the ids, their number and, with log-probabilities, the lists and their length.
         """
         names = [] if self.logprobs is None else [*self.logprobs.names, "output_token_logprobs_length"]
-        entry = self._entry(index, text=None, output_ids=None, completion_tokens=None, logprobs=dict.fromkeys(names))
+        holes = dict.fromkeys(names)
+        entry = self._entry(index, text=None, output_ids=None, completion_tokens=None, logprobs=holes, sent=sent)
         return JsonTemplate(entry, ["text", "output_ids", "completion_tokens", *names])
 
     def finished(self, sample: Sample, sent: Sent = NOTHING_SENT) -> dict[str, Any]:
@@ -175,6 +180,7 @@ class EntryBuilder:
             output_ids=ids[sent.tokens :],
             completion_tokens=len(ids),
             logprobs=lists,
+            sent=sent,
         )
         reason = finish(sample.finish_reason, sample.stop, ids, self._request.stop_regex)
         entry["meta_info"] |= {"finish_reason": reason, **self._final_meta(sample)}
@@ -193,9 +199,9 @@ class EntryBuilder:
             yield found
 
     def _entry(
-        self, index: int, *, text: Any, output_ids: Any, completion_tokens: Any, logprobs: Mapping[str, Any]
+        self, index: int, *, text: Any, output_ids: Any, completion_tokens: Any, logprobs: Mapping[str, Any], sent: Sent
     ) -> dict[str, Any]:
-        """The members that every entry has."""
+        """The members that every entry has; of the prompt's tokens only what was not `sent`."""
         request, own = self._running.request, self._running.rid or self._running.id
         meta = {
             "id": own if self._request.returned == 1 else f"{own}/{index}",
@@ -212,11 +218,12 @@ class EntryBuilder:
         }
         if self.logprobs is not None:
             first = request.prompt_ids[0] if request.prompt_ids else None
-            meta |= {**self.logprobs.input(request.prompt_logprobs or (), first), **logprobs}
+            scored = () if sent.prompt else request.prompt_logprobs or ()
+            meta |= {**self.logprobs.input(scored, first), **logprobs}
         entry: dict[str, Any] = {"text": text, "output_ids": output_ids, "meta_info": meta}
         if self._first_index is not None:
             entry["index"] = self._first_index + index
-        if self._body.return_prompt_token_ids:
+        if self._body.return_prompt_token_ids and not sent.prompt:
             entry["prompt_token_ids"] = list(request.prompt_ids)
         return entry
 

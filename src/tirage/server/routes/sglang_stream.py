@@ -13,7 +13,7 @@ from tirage.server.errors import envelope, of_stop
 from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup
 from tirage.server.routes.sglang_request import GenerateBody
-from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, Sent, TokenText
+from tirage.server.routes.sglang_shapes import NOTHING_SENT, EntryBuilder, LogprobLists, Sent, TokenText
 from tirage.server.sse import Event, JsonTemplate, dump, dump_text, pieces
 
 _LONG_BYTES = 32 * 1024
@@ -23,13 +23,16 @@ _LONG_BYTES = 32 * 1024
 class SampleStream:
     """What has come of one sample, as the JSON of its next event.
 
-    `template` is from `EntryBuilder.template`. With `delta` an event shows what is new, else everything.
+    `template` is from `EntryBuilder.template`. With one of `later` events each shows what is new, else everything.
     """
 
-    def __init__(self, template: JsonTemplate, logprobs: LogprobLists | None, *, delta: bool) -> None:
+    def __init__(
+        self, template: JsonTemplate, logprobs: LogprobLists | None, *, later: JsonTemplate | None = None
+    ) -> None:
         self.unsent_tokens = 0
-        self._sent = (0, 0, 0)
-        self._template, self._logprobs, self._delta = template, logprobs, delta
+        self.sent = NOTHING_SENT
+        """What earlier events have shown and the last one need not repeat."""
+        self._template, self._logprobs, self._later = template, logprobs, later
         self._text, self._ids = bytearray(), bytearray()
         # The element of each token: one array that grows would leave holes behind wherever it was.
         self._lists = {name: list[bytes]() for name in (() if logprobs is None else logprobs.names)}
@@ -52,11 +55,6 @@ class SampleStream:
             self._entries += len(delta.logprobs)
 
     @property
-    def sent(self) -> Sent:
-        """What earlier events have shown and the last one need not repeat."""
-        return Sent(*self._sent)
-
-    @property
     def is_long(self) -> bool:
         """Whether an event with all log-probabilities so far is made in pieces."""
         return self._listed_bytes > _LONG_BYTES
@@ -64,18 +62,19 @@ class SampleStream:
     def event(self) -> Event:
         """The next event of a sample that has not ended."""
         self.unsent_tokens = 0
-        if self.is_long and not self._delta:
+        if self.is_long and self._later is None:
             return self._long_event()
         values = [b'"%b"' % self._text, b"[%b]" % self._ids[1:], b"%d" % self._tokens]
         if self._logprobs is not None:
             values += [b"[%b]" % b",".join(elements) for elements in self._lists.values()]
-            values.append(b"%d" % (self._entries - self._sent[2]))
-        if self._delta:
-            self._sent = (self._characters, self._tokens, self._entries)
+            values.append(b"%d" % (self._entries - self.sent.logprobs))
+        template = self._template
+        if self._later is not None:
+            self.sent, self._template = Sent(self._characters, self._tokens, self._entries, prompt=True), self._later
             for grown in (self._text, self._ids, *self._lists.values()):
                 grown.clear()
             self._listed_bytes = 0
-        return self._template.fill(*values)
+        return template.fill(*values)
 
     def _long_event(self) -> Iterator[bytes]:
         """The same of many log-probabilities, of which no more than a piece is copied at a time."""
@@ -124,7 +123,8 @@ class GenerateFormatter:
     def _open(self, number: int, index: int) -> SampleStream:
         """The stream of a sample whose first delta has come: by now the prompt was read and has its logprobs."""
         builder = self._builders[number]
-        stream = SampleStream(builder.template(index), builder.logprobs, delta=self._body.delta)
+        later = builder.template(index, Sent(prompt=True)) if self._body.delta else None
+        stream = SampleStream(builder.template(index), builder.logprobs, later=later)
         self._streams[number, index] = stream
         return stream
 
