@@ -142,6 +142,14 @@ def near() -> LLM:
     return LLM(NearTies(), tokenizer=Letters())
 
 
+def test_ranks_are_those_of_logits_in_a_view_that_nothing_has_edited(near: LLM) -> None:
+    plain = SamplingParams(seed=1, max_tokens=2, logprobs=5, logprobs_mode="processed", temperature=0.7, top_k=40)
+    for params in (plain, plain.replace(temperature=0), plain.replace(logit_bias={ord("a"): -float("inf")})):
+        for found in near.generate("p", params)[0].logprobs or ():
+            assert ranks_in(found) == RANKS | {found.text: found.rank}
+            assert RANKS.get(found.text, found.rank) == found.rank
+
+
 @pytest.mark.parametrize("letter", RANKS)
 def test_ranks_are_those_of_logits_whose_logprobs_are_equal(near: LLM, letter: str) -> None:
     params = SamplingParams(seed=1, max_tokens=2, logprobs=5, allowed_token_ids=[ord(letter)])
@@ -162,9 +170,7 @@ def test_ranks_in_prompts_and_beams_are_those_of_logits(near: LLM) -> None:
         beams = near.beam_search("p", BeamSearchParams(beam_width=4, max_tokens=1), sampling=sampling)[0]
         for sample in beams.samples:
             [found] = sample.logprobs or ()
-            ranks = ranks_in(found)
-            assert ranks[found.text] == found.rank
-            assert mode != "raw" or ranks == RANKS
+            assert (ranks_in(found), found.rank) == (RANKS, RANKS[found.text])
 
 
 @pytest.mark.parametrize("letter", RANKS)

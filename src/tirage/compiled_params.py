@@ -188,6 +188,11 @@ class CompiledParams:
         return history.counts(self.semantics.penalty_window) if self.needs_counts else None
 
     @property
+    def keeps_logits(self) -> bool:
+        """Whether filters see the model's own logits, but for those of tokens that are banned."""
+        return self.fixed is not None and all(step.op.is_filter or step.op is BAN for step in self.fixed.steps)
+
+    @property
     def needs_chances(self) -> bool:
         """Whether the state moves by what the row's chances said of a token."""
         return self.carrier is not None and "chance" in self.carrier.reads["advance"]

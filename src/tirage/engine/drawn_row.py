@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.compiled_params import compiled
 from tirage.draw import Draw
 from tirage.engine.entry_lists import listed_ids
 from tirage.params import SamplingParams
@@ -24,10 +25,13 @@ class DrawnRow(NamedTuple):
 
     @classmethod
     def of(cls, drawn: Draw, row: int, logits: Any, params: SamplingParams) -> DrawnRow:
-        """The row of a draw from logits [B, V], of a request with these parameters.
-
-        Other views than the raw one are ordered by edited logits, and those of another library stay where they are.
-        """
-        if drawn.top_token_ids is None or params.logprobs_mode != "raw" or not isinstance(logits, np.ndarray):
+        """The row of a draw from logits [B, V], of a request with these parameters; those of NumPy alone are read."""
+        if drawn.top_token_ids is None or not isinstance(logits, np.ndarray) or not lists_by_logits(params):
             return cls(drawn, row)
         return cls(drawn, row, logits[row, listed_ids(drawn, row)])
+
+
+def lists_by_logits(params: SamplingParams) -> bool:
+    """Whether the list of the most likely tokens is ordered by the model's own logits (S-L5)."""
+    mode = params.logprobs_mode
+    return mode == "raw" or (mode == "processed" and compiled(params.unwrapped).keeps_logits)

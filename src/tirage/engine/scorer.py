@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tirage.draw import Status
 from tirage.engine.completion import LogprobEntry
 from tirage.engine.draw_steps import DrawSteps
+from tirage.engine.drawn_row import lists_by_logits
 from tirage.engine.entry_lists import entry, given_logprobs, groups_of, listed_ids, ranks_of, top_entries
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample, stack_masks
@@ -235,9 +236,9 @@ class Scorer:
     def _entry(self, token: int, parent: Beam, drawn: Any, row: int, given: Mapping[int, float]) -> LogprobEntry:
         """The entry of a token, from the row of its draw and the logprobs given there."""
         params, logits = self._request.params, on_host(parent.logits)[0]
+        listed = logits[listed_ids(drawn, row)] if lists_by_logits(params) else None
         raw = params.logprobs_mode == "raw"
-        rank = rank_in(logits, token) if raw else listed_rank(drawn, row, token, given[token])
-        listed = logits[listed_ids(drawn, row)] if raw else None
+        rank = rank_in(logits, token) if raw else listed_rank(drawn, row, token, given[token], listed)
         return entry(
             self._tokenizer,
             token,
@@ -292,13 +293,17 @@ def rank_in(logits: NDArray[np.float32], token: int) -> int:
     return 1 + int(np.count_nonzero(every > every[token]))
 
 
-def listed_rank(drawn: Any, row: int, token: int, logprob: float) -> int:
-    """The rank of a token with this logprob by the list of the most likely ones of a row."""
+def listed_rank(drawn: Any, row: int, token: int, logprob: float, logits: NDArray[np.float32] | None) -> int:
+    """The rank of a token with this logprob by the list of the most likely ones of a row.
+
+    `logits` float32 [n] are those of the listed tokens, where the list was ordered by them.
+    """
     ids, values = listed_ids(drawn, row), np.asarray(drawn.top_logprobs[row])
     at = np.flatnonzero(ids == token)
     if not at.size:
         return 1 + int(np.count_nonzero(values > np.float32(logprob)))
-    return ranks_of(groups_of(ids, values[: ids.size], None).tolist())[at[0]]
+    order = groups_of(ids, values[: ids.size], None) if logits is None else keys(logits)
+    return ranks_of(order.tolist())[at[0]]
 
 
 def logprobs_in(drawn: Any, row: int, token: int) -> dict[int, float]:
