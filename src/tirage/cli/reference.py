@@ -69,7 +69,7 @@ def page() -> str:
 
 def texts() -> str:
     """The options that could be turned off by `none` and take it as a text."""
-    found = [name for name, spec in (OPTIONS | GUIDED).items() if accepts_none(spec) and is_text(spec)]
+    found = [name for name, spec in {**OPTIONS, **GUIDED}.items() if accepts_none(spec) and is_text(spec)]
     return ", ".join(f"`--{name.replace('_', '-')}`" for name in found)
 
 
