@@ -19,6 +19,7 @@ from small_tokenizers import Letters, byte_level_tokenizer, fallback_tokenizer
 
 from tirage import LLM, BeamSearchParams, Completion, GrammarError, GuidedDecodingParams, ParamsError, SamplingParams
 from tirage.text import Stop
+from tirage.text.text_start import start_of
 
 EOS = 260
 CLOSERS = [*b'"}]']
@@ -301,7 +302,10 @@ def test_a_reply_that_loses_its_first_space_is_constrained_as_it_is_shown() -> N
         shown = reply.text
         assert re.fullmatch("(a| a| |l)+", shown)
         first, *rest = reply.token_ids
-        spelled = [llm.tokenizer.first_bytes(first), *(llm.tokenizer.token_bytes(i) for i in rest if i > 2)]
+        spelled = [
+            start_of(llm.tokenizer).written(llm.tokenizer, first),
+            *(llm.tokenizer.token_bytes(i) for i in rest if i > 2),
+        ]
         assert shown == b"".join(spelled).decode()
         text = llm.generate("l", params.replace(seed=seed))[0].text
         assert re.fullmatch("(a| a| |l)+", text)

@@ -40,7 +40,12 @@ def odd() -> Iterator[Semantics]:
         note=lambda moment: f"{moment.left} odd tokens left",
     )
     OPERATORS["odd"] = operator
-    yield Semantics(name="odd", stages=("logit_bias", "presence", "temperature", "top_k", "odd", "top_p", "xtc"))
+    # Another version for each operation: what is compiled for a semantics is kept.
+    yield Semantics(
+        name="odd",
+        version=str(int(op)),
+        stages=("logit_bias", "presence", "temperature", "top_k", "odd", "top_p", "xtc"),
+    )
     del OPERATORS["odd"], OPERATIONS[int(op)]
 
 

@@ -16,6 +16,7 @@ from tirage.guided.trial_compile import LimitError
 from tirage.params import REASONING_PARSERS, GuidedDecodingParams, SamplingParams
 from tirage.recently_used import RecentlyUsed
 from tirage.text import Tokenizer
+from tirage.text.text_start import start_of
 
 _FINDERS, _FINDER_CHARS = 8, 1 << 16
 """The number of constraints whose searches for the shortest closing paths are kept, and their characters together."""
@@ -31,6 +32,7 @@ class RequestConstraints:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._start = start_of(tokenizer)
         self._compilers: dict[str, Compiler] = {}
         self._reasoning_tokens: dict[tuple[str, str], ReasoningTokens] = {}
         self._first: RecentlyUsed[FirstTokens] = RecentlyUsed(most=_FIRST, size=_FIRST_BYTES)
@@ -46,7 +48,8 @@ class RequestConstraints:
             return None
         grammar = self._compiler("tokens").compile(guided)
         first = None
-        if self._tokenizer.may_drop_space and self._tokenizer.special_ids.issuperset(context_ids):
+        # Of more spaces than one, the second token may still lose some.
+        if self._start and self._start.spaces <= 1 and self._tokenizer.special_ids.issuperset(context_ids):
             first = self._first_tokens(guided)
         if not params.close_grammar:
             return CompiledConstraint(grammar, first=first)
@@ -144,7 +147,8 @@ class RequestConstraints:
         if kind == "tokens":
             return Vocabulary.of(self._tokenizer, self._vocab_size)
         inside = self._compiler("tokens").vocabulary
-        first = (self._tokenizer.first_bytes(i) if token else token for i, token in enumerate(inside.tokens))
+        written = self._start.written
+        first = (written(self._tokenizer, i) if token else token for i, token in enumerate(inside.tokens))
         return Vocabulary(tuple(first), inside.special)
 
 

@@ -49,6 +49,12 @@ INSIDE = TextStart()
 """Inside a text nothing is lost."""
 
 
+def start_of(tokenizer: Tokenizer) -> TextStart:
+    """What the first token of a text loses, as far as a rule of the tokenizer's decoder says so."""
+    rule = tokenizer.decoder_rule
+    return INSIDE if rule is None else TextStart(spaces=rule.strip_spaces, bare=rule.bare_start)
+
+
 def bare_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
     """The UTF-8 bytes of a token without its marks for a space, or as its decoder writes it alone."""
     rule = tokenizer.decoder_rule

@@ -221,22 +221,6 @@ class Tokenizer:
             piece = (piece.replace(mark, " ") if mark else piece).encode("utf-8", "surrogatepass")
         return piece or b""
 
-    @property
-    def may_drop_space(self) -> bool:
-        """Whether a text loses a space of its first token, which `first_bytes` then leaves out."""
-        rule = self.decoder_rule
-        return rule is not None and (rule.bare_start or rule.strip_spaces == 1)
-
-    def first_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes of a token at the start of a text; empty for an id without a token."""
-        rule, spelled = self.decoder_rule, self.token_bytes(token_id)
-        if rule is None or not rule.bare_start:
-            return spelled.removeprefix(b" ") if self.may_drop_space else spelled
-        piece = self.piece(token_id)
-        return (
-            piece.replace(rule.space_mark, "").encode("utf-8", "surrogatepass") if isinstance(piece, str) else spelled
-        )
-
     def inner_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes that a token adds to a text that has begun, such as `ed` for WordPiece's `##ed`.
 

@@ -112,6 +112,7 @@ class RuleWriter:
 
     def member(self, conditions: Conditions) -> Expression | None:
         """As `value`; None if no value is known to satisfy the conditions."""
+        checkpoint()
         if conditions in self._members:
             return self._members[conditions]
         is_nothing = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
