@@ -307,9 +307,9 @@ class Blocked:
         self._compile = llm.constraints.compile
         monkeypatch.setattr(llm.constraints, "compile", self.constrain)
 
-    def constrain(self, params: SamplingParams) -> Any:
+    def constrain(self, params: SamplingParams, *context: Any) -> Any:
         if params.guided_decoding is None:
-            return self._compile(params)
+            return self._compile(params, *context)
         self.running += 1
         try:
             while True:
