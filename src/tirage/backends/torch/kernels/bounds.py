@@ -86,6 +86,54 @@ def lane_of_key(key, m, meta_ptr, row_ptr):
     return tl.where(key > NEG_INF + 1, lane_of(q, tl.load(row_ptr + NEAR), tl.load(row_ptr + FAR)), NOT_COUNTED)
 
 
+@triton.jit
+def known_lanes(op, step_ptr, numbers, m, c, high, meta_ptr, row_ptr):
+    """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
+    begin = tl.full((), LANES, tl.int32)
+    if is_min_p(op, step_ptr):
+        begin = lane_of_key(lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high), m, meta_ptr, row_ptr)
+    if is_by_logit(op):
+        begin = lane_of_key(least_by_logit(step_ptr, high), m, meta_ptr, row_ptr)
+    if op == _TOP_K:
+        begin = first_lane(numbers >= tl.load(step_ptr + 1))
+    return tl.where(reads_sums(op), 0, begin), begin
+
+
+@triton.jit
+def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, meta_ptr, row_ptr):
+    """(first lane, last lane, key) of the threshold of a step by a set's mass, which lies between two totals.
+
+    The key is that of the greater one.
+    """
+    begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
+    widest, key = widest_of(tl.load(row_ptr + LOW), m), high
+    # Where the mass is known, one turn gives both ends.
+    for side in range(tl.where(low_total == high_total, 1, 2)):
+        # The likeliest token weighs 2^40 under every temperature.
+        total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
+        limit, floor = judged(op, step_ptr, total, sums_ptr)
+        key = least_kept(op, limit, floor, m, c, high, widest)
+        lane = lane_of_key(key, m, meta_ptr, row_ptr)
+        begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
+        end = tl.where(side == 0, lane, tl.maximum(end, lane))
+    return begin, end, key
+
+
+@triton.jit
+def goal_lanes(step_ptr, least, most, first, last, base_low, base_high):
+    """(first lane, last lane) of the cut of a top-p, BINS where it cuts nothing; see `bound` for `first` and `last`."""
+    begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
+    low_total, high_total = total_of(least, most, first, last)
+    a, b, joint = tl.load(step_ptr + 1), tl.load(step_ptr + 2), tl.load(step_ptr + 4) > 0
+    low_goal = target_of(a, tl.where(joint, base_low, low_total), b)
+    high_goal = target_of(a, tl.where(joint, base_high, high_total), b)
+    if low_goal <= high_total:
+        certain = (high_goal <= low_total) | (last == LANES)
+        begin = first_lane(most >= low_goal)
+        end = tl.where(certain, first_lane(least >= high_goal), last)
+    return begin, end
+
+
 @triton.jit(do_not_specialize=VARYING)
 def bound(bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, blocks, steps, PADDED: tl.constexpr):
     """The open range of each row, [lowest, top): it holds every cut; keys above are in every set, keys below in none.
@@ -123,46 +171,20 @@ def bound(bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, 
                     least, most = sharpened(least, most, whole)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
-            if is_min_p(op, step_ptr):
-                begin = lane_of_key(lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high), m, meta_ptr, row_ptr)
-                end = begin
-            if is_by_logit(op):
-                begin = lane_of_key(least_by_logit(step_ptr, high), m, meta_ptr, row_ptr)
-                end = begin
-            if op == _TOP_K:
-                begin = first_lane(numbers >= tl.load(step_ptr + 1))
-                end = begin
-            if reads_sums(op):
-                begin = tl.full((), 0, tl.int32)
+            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, meta_ptr, row_ptr)
             is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & (c == constant(meta_ptr, FIRST_C))
             if reads_mass(op) | is_summed:
                 low_total, high_total = total_of(least, most, first, last)
                 if is_summed:
                     low_total, high_total = whole, whole
-                widest_distance = widest_of(tl.load(row_ptr + LOW), m)
-                key = high
-                # Where the mass is known, one turn gives both ends.
-                for side in range(tl.where(low_total == high_total, 1, 2)):
-                    # The likeliest token weighs 2^40 under every temperature.
-                    total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
-                    limit_of, least_of = judged(op, step_ptr, total, sums_ptr + row * SUMMANDS)
-                    key = least_kept(op, limit_of, least_of, m, c, high, widest_distance)
-                    lane = lane_of_key(key, m, meta_ptr, row_ptr)
-                    begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
-                    end = tl.where(side == 0, lane, tl.maximum(end, lane))
+                begin, end, key = judged_lanes(
+                    op, step_ptr, low_total, high_total, sums_ptr + row * SUMMANDS, m, c, high, meta_ptr, row_ptr
+                )
                 if is_summed:
                     tl.store(row_ptr + KEPT, key)
                     begin, end = tl.where(first < LANES, 0, begin), tl.where(first < LANES, LANES, end)
             if is_top_p(op):
-                low_total, high_total = total_of(least, most, first, last)
-                a, b, joint = tl.load(step_ptr + 1), tl.load(step_ptr + 2), tl.load(step_ptr + 4) > 0
-                low_goal = target_of(a, tl.where(joint, base_low, low_total), b)
-                high_goal = target_of(a, tl.where(joint, base_high, high_total), b)
-                if low_goal <= high_total:
-                    certain = (high_goal <= low_total) | (last == LANES)
-                    begin = first_lane(most >= low_goal)
-                    end = tl.where(certain, first_lane(least >= high_goal), last)
+                begin, end = goal_lanes(step_ptr, least, most, first, last, base_low, base_high)
             floor = least_number(op, step_ptr)
             if floor > 1:
                 lane = first_lane(numbers >= floor)

@@ -262,26 +262,14 @@ def draw_row(
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
             base = tl.where(op == _TEMPERATURE, total, base)
         if least_number(op, step_ptr) > 1:
-            number = tl.full((), 0, tl.int32)
-            if lowest < top:
-                number = sum_of(count_ptr, ABOVE, blocks, PADDED)
-                number += open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
+            number = set_size(x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED, TILE)
             if number < least_number(op, step_ptr):
                 op = op * 0  # no token may go
         if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
-            high = tl.load(row_ptr + HIGH)
-            key = high
-            if is_min_p(op, step_ptr):
-                key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
-            elif is_by_logit(op):
-                key = least_by_logit(step_ptr, high)
-            elif (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF) & (c == constant(meta_ptr, FIRST_C)):
-                key = tl.load(row_ptr + KEPT)
-            elif (reads_sums(op) == 0) | (ties < 0):  # pyright: ignore[reportOperatorIssue]
-                # The open range holds the whole set where its sums are asked for; one key alone is kept anyway.
-                key = threshold(
-                    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE
-                )
+            key = least_key(
+                x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m,
+                c, TILE,
+            )
             cut_id = tl.where(key > cut_key, NO_ID, cut_id)
             cut_key = tl.maximum(cut_key, key)
             ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
@@ -294,33 +282,84 @@ def draw_row(
                     lowest, top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
                 )
         if ((op == _TOP_K) | (least_number(op, step_ptr) > 1)) & (lowest < top):
-            k = tl.where(op == _TOP_K, tl.load(step_ptr + 1), least_number(op, step_ptr))
-            number = sum_of(count_ptr, ABOVE, blocks, PADDED)
-            kept = number + open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
-            if (op != _TOP_K) & (kept < k):
-                # The first of what the step was given, and that is a prefix: the first of all.
-                cut_key, cut_id = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32)
-                trimmed = tl.full((), -1, tl.int32)
-                if lowest + 1 == top:
-                    ties = sum_of(count_ptr, OPEN, blocks, PADDED)
-            if (op == _TOP_K) == (kept >= k):
-                all_ties = tl.where(op == _TOP_K, tl.load(step_ptr + 2), 0)
-                cut_key, cut_id, ties = cut_top_k(
-                    x_ptr, count_ptr, list_ptr, n, ties, number, k, all_ties, lowest, top, cut_key, cut_id, size,
-                    blocks, BLOCK, PADDED, TILE,
-                )
-    inverse_t = tl.full((), 1.0, tl.float32)
-    for s in range(steps):
-        if tl.load(meta_ptr + PROGRAM + s * 6) == _TEMPERATURE:
-            inverse_t = constant(meta_ptr + PROGRAM + s * 6, 2)
+            cut_key, cut_id, ties, trimmed = cut_to_number(
+                x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
+                BLOCK, PADDED, TILE,
+            )
     token, support, total = draw(
         x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, uniform_of(meta_ptr), lowest, cut_key, cut_id, m, c,
         trimmed, left, size, blocks, BLOCK, PADDED, TILE,
     )
-    lp = logprob_of(tl.load(x_ptr + token), m, inverse_t, total)
+    lp = logprob_of(tl.load(x_ptr + token), m, last_scale(meta_ptr, steps), total)
     part = tl.maximum(left, 1).to(tl.uint64)
     share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0  # pyright: ignore[reportAttributeAccessIssue]
     return token, tl.where((trimmed >= 0) & (token == trimmed), share, lp), support
+
+
+@triton.jit
+def last_scale(meta_ptr, steps):
+    """1 / T of the last temperature of a row, 1 where it has none."""
+    inverse_t = tl.full((), 1.0, tl.float32)
+    for s in range(steps):
+        if tl.load(meta_ptr + PROGRAM + s * 6) == _TEMPERATURE:
+            inverse_t = constant(meta_ptr + PROGRAM + s * 6, 2)
+    return inverse_t
+
+
+@triton.jit
+def set_size(
+    x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED: tl.constexpr, TILE: tl.constexpr
+):
+    """How many tokens the set holds; 0 where there is no open range, as nothing is cut then."""
+    number = tl.full((), 0, tl.int32)
+    if lowest < top:
+        number = sum_of(count_ptr, ABOVE, blocks, PADDED)
+        number += open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
+    return number
+
+
+@triton.jit
+def least_key(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c,
+    TILE: tl.constexpr,
+):
+    """The least key that a step with a threshold keeps, of a set with the mass `total`."""
+    high = tl.load(row_ptr + HIGH)
+    key = high
+    if is_min_p(op, step_ptr):
+        key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
+    elif is_by_logit(op):
+        key = least_by_logit(step_ptr, high)
+    elif (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF) & (c == constant(meta_ptr, FIRST_C)):
+        key = tl.load(row_ptr + KEPT)
+    elif (reads_sums(op) == 0) | (ties < 0):  # pyright: ignore[reportOperatorIssue]
+        # The open range holds the whole set where its sums are asked for; one key alone is kept anyway.
+        key = threshold(x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE)
+    return key
+
+
+@triton.jit
+def cut_to_number(
+    x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(cut_key, cut_id, ties, trimmed id) after a top-k, or after another step that leaves a least number of tokens."""
+    k = tl.where(op == _TOP_K, tl.load(step_ptr + 1), least_number(op, step_ptr))
+    number = sum_of(count_ptr, ABOVE, blocks, PADDED)
+    kept = number + open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
+    if (op != _TOP_K) & (kept < k):
+        # The first of what the step was given, and that is a prefix: the first of all.
+        cut_key, cut_id = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32)
+        trimmed = tl.full((), -1, tl.int32)
+        if lowest + 1 == top:
+            ties = sum_of(count_ptr, OPEN, blocks, PADDED)
+    if (op == _TOP_K) == (kept >= k):
+        all_ties = tl.where(op == _TOP_K, tl.load(step_ptr + 2), 0)
+        cut_key, cut_id, ties = cut_top_k(
+            x_ptr, count_ptr, list_ptr, n, ties, number, k, all_ties, lowest, top, cut_key, cut_id, size,
+            blocks, BLOCK, PADDED, TILE,
+        )
+    return cut_key, cut_id, ties, trimmed
 
 
 @triton.jit
