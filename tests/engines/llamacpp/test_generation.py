@@ -143,6 +143,10 @@ def test_long_and_scored_prompts_are_prefilled_alone(llm: LLM) -> None:
     given = [Inputs(token_ids=(5,) * 100), Inputs(token_ids=(5,) * 300), Inputs(token_ids=(5,), score=True),
              Inputs(token_ids=(5,) * 150), Inputs(token_ids=(5,) * 20)]  # fmt: skip
     rows = [long.open(inputs) for inputs in given]
+    # With cells of their own, only prompts of one length are computed together.
+    assert long.choose_prefill(rows) == [0]
+    assert long.choose_prefill([rows[0], long.open(given[3]), long.open(given[0])]) == [0, 2]
+    long.fork(rows[-1])
     assert long.choose_prefill(rows) == [0, 3]
     assert long.choose_prefill(rows[1:]) == [0]
     assert long.choose_prefill(rows[2:]) == [0]
@@ -150,8 +154,11 @@ def test_long_and_scored_prompts_are_prefilled_alone(llm: LLM) -> None:
     assert default.choose_prefill([default.open(inputs) for inputs in given]) == [0]
 
 
-def test_short_prompts_of_a_quantised_model_share_a_batch_and_keep_every_bit() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_short_prompts_of_a_quantised_model_share_a_batch_and_keep_every_bit(shared: bool) -> None:
     model, alone = (GGUFModel(random_folder().with_name("q8.gguf"), prefill_batch_tokens=most) for most in (None, 0))
+    if shared:
+        model.fork(model.prefill([3])[1])
     random = np.random.default_rng(5)
     for lengths in (
         [16, 16, 16, 16],
@@ -165,7 +172,10 @@ def test_short_prompts_of_a_quantised_model_share_a_batch_and_keep_every_bit() -
         rows = [model.open(Inputs(token_ids=tuple(random.integers(3, 300, n).tolist()))) for n in lengths]
         while rows:
             chosen = [rows[at] for at in model.choose_prefill(rows)]
-            assert sum(row.left for row in chosen) <= 63 or len(chosen) == 1
+            if shared:
+                assert sum(row.left for row in chosen) <= 63 or len(chosen) == 1
+            else:
+                assert len({row.left for row in chosen}) == 1
             for row, logits in zip(chosen, model.prefill_batch(chosen), strict=True):
                 expected, other = alone.prefill(row.token_ids)
                 np.testing.assert_array_equal(logits, expected)

@@ -60,8 +60,19 @@ def test_the_context_is_emptied_once_no_row_is_open() -> None:
     assert (taken(model), len(model._kept)) == (0, 3)
 
 
+def test_rows_that_begin_alike_take_what_was_copied_out() -> None:
+    model = GGUFModel(stories())
+    for first in (10, 11):
+        ended(model, [first] * 30)
+    rows = [model.open(Inputs(token_ids=(*[10] * 30, at))) for at in (7, 8, 9)]
+    assert [row.cached for row in rows] == [30, 30, 30]
+    # Each has a copy in cells of its own.
+    assert taken(model) == 3
+
+
 def test_rows_that_begin_alike_share_what_was_copied_back() -> None:
     model = GGUFModel(stories())
+    model._context.share()
     for first in (10, 11):
         ended(model, [first] * 30)
     rows = [model.open(Inputs(token_ids=(*[10] * 30, at))) for at in (7, 8, 9)]

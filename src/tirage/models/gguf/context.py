@@ -14,11 +14,17 @@ from numpy.typing import NDArray
 
 from tirage.errors import ModelError
 from tirage.models.gguf.library import LoadedModel, forget_errors, last_errors
+from tirage.models.gguf.places import Places, are_neighbours
+from tirage.models.gguf.sequence_state import SequenceStates, State
 
 MAX_SEQUENCES = 256
 """The most sequences of a context (`LLAMA_MAX_SEQ`)."""
-FIRST_SEQUENCES = 32
-"""The sequences of a new context; libllama visits all of them in every step, so there are more only when needed."""
+FIRST_SHARING, FIRST_APART = 32, 8
+"""The sequences of a new context, that share their cells or have cells of their own: a step visits all of them."""
+SHORTEST = 256
+"""The fewest cells of a sequence, and what libllama rounds them up to."""
+APART_BYTES = 512 << 20
+"""The size up to which sequences have cells of their own, for a model whose weights are not more than 4 times that."""
 _FULL, _BLOCK, _FEW = 1, 256, 16
 _FLOAT32, _NO_FLASH_ATTENTION = 0, 0
 _MOST_KEPT = 1 << 20
@@ -35,14 +41,15 @@ class CacheFullError(ModelError):
 
 
 class Context:
-    """The state of all sequences of one model: their keys and values share `cells`, one for a token or more.
+    """The state of all sequences of one model: their keys and values are in `cells`, one for each token.
 
-    `cells` is doubled when a batch finds no room. The content is copied bit for bit, and sequences that share cells go
-    on sharing them. Keys and values are float16, as llama.cpp keeps them, or `exact`: float32, with attention in
-    float32. For one thread.
+    Each sequence has cells of its own, and attention visits no others; with `shared` all take theirs from the same
+    ones, and a copy of a sequence takes none. The former turns into the latter with `share`, or when it would take too
+    many cells. `cells` is doubled when a batch finds no room; the content is copied bit for bit. Keys and values are
+    float16, as llama.cpp keeps them, or `exact`: float32, with attention in float32. For one thread.
     """
 
-    def __init__(self, loaded: LoadedModel, *, cells: int, threads: int, exact: bool) -> None:
+    def __init__(self, loaded: LoadedModel, *, cells: int, threads: int, exact: bool, shared: bool) -> None:
         library = loaded.library
         self._loaded, self._library = loaded, library
         self._threads, self._exact = threads, exact
@@ -51,11 +58,21 @@ class Context:
         self._tokens, self._positions, self._sequences, self._wanted = arrays
         self._logits_address = _logits_address(library)
         self.cells = self.sequences = 0
+        self.shared = shared
         self._view: tuple[Any, Any] = None, None
         self._copies: list[Logits] = []
         self._context: Any = None
         self._free: Any = None
-        self._replace(cells, FIRST_SEQUENCES)
+        self._most_apart = most_apart(loaded, exact=exact)
+        self._first_apart = max(cells, SHORTEST * FIRST_APART), FIRST_APART
+        if shared:
+            self._replace(cells, FIRST_SHARING, shared=True)
+        else:
+            self._replace(*self._first_apart, shared=False)
+            if not self._states.are_known:
+                self._replace(cells, FIRST_SHARING, shared=True)
+        self.is_separable = not self.shared
+        """Whether sequences can have cells of their own."""
 
     def run(self, token_ids: Sequence[int], positions: Any, sequences: Any, *, wanted: Any = True) -> Logits:
         """Logits float32 [k, V] after those of at most 256 tokens that are `wanted`.
@@ -65,31 +82,76 @@ class Context:
         sequences may have grown, and must be cut.
         """
         count = len(token_ids)
-        self._tokens[:count], self._positions[:count], self._sequences[:count] = token_ids, positions, sequences
-        self._wanted[:count] = wanted
-        return self._decode(count, count if wanted is True else int(np.count_nonzero(wanted)))
+        places, order = self._in_order(sequences)
+        given = ((self._tokens, token_ids), (self._positions, positions), (self._sequences, places))
+        for array, values in (*given, (self._wanted, wanted)):
+            array[:count] = values
+            if order is not None:
+                array[:count] = array[:count][order]
+        asked = np.flatnonzero(self._wanted[:count])
+        return self._decode(count, len(asked), None if order is None else np.argsort(order[asked]))
 
     def step(self, token_ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int]) -> Logits:
         """Logits float32 [B, V] after one token each of at most 256 sequences; raises what `run` does."""
         count = len(token_ids)
         if count > _FEW:
-            return self.run(token_ids, positions, sequences)
+            return self.run(token_ids, positions, np.asarray(sequences))
+        places = self._line_up(sequences)
+        in_order = self.shared or are_neighbours(places)
+        order = range(count) if in_order else sorted(range(count), key=places.__getitem__)
         # One by one, which finds less of NumPy out of the processor's caches, through which the weights have passed.
-        for at in range(count):
-            self._tokens[at], self._positions[at], self._sequences[at] = token_ids[at], positions[at], sequences[at]
+        # Besides, NumPy lets another thread have the interpreter, and this one then waits for that.
+        for at, row in enumerate(order):
+            self._tokens[at], self._positions[at], self._sequences[at] = token_ids[row], positions[row], places[row]
             self._wanted[at] = True
-        return self._decode(count, count)
+        return self._decode(count, count, None if in_order else np.argsort(order))
 
     def step_single(self, token_id: int, position: int, sequence: int) -> Logits:
         """Logits float32 [1, V] after a token of one sequence, in libllama's memory; raises what `run` does."""
-        self._tokens[0], self._positions[0], self._sequences[0], self._wanted[0] = token_id, position, sequence, True
+        place = self._places.at(sequence)
+        self._tokens[0], self._positions[0], self._sequences[0], self._wanted[0] = token_id, position, place, True
         self._compute(1)
         return self._logits(1)
 
-    def _decode(self, count: int, wanted: int) -> Logits:
-        """The logits [k, V] of the first `count` tokens of the batch, of which so many are `wanted`."""
+    def _in_order(self, sequences: Any) -> tuple[Any, NDArray[np.intp] | None]:
+        """(the places of sequences as `run` has them, the order of tokens in which a batch goes by place).
+
+        The order is None where it is that of the tokens, or where all cells are shared.
+        """
+        if isinstance(sequences, int):
+            return self._places.at(sequences), None
+        given = sequences.tolist()
+        self._line_up(list(dict.fromkeys(given)))
+        places = np.array(self._places.of(given), np.int32)
+        in_order = self.shared or not np.any(places[1:] < places[:-1])
+        return places, None if in_order else np.argsort(places, kind="stable")
+
+    def _line_up(self, sequences: Sequence[int]) -> list[int]:
+        """The places of sequences, with no gap any more: libllama computes rows together where they go up by one."""
+        places = self._places.of(sequences)
+        if self.shared or max(places) - min(places) < len(places):
+            return places
+        for first, second in self._places.exchanges(sequences):
+            self._exchange(first, second)
+        return self._places.of(sequences)
+
+    def _exchange(self, first: int, second: int) -> None:
+        """Has two sequences change places."""
+        states = [(each, self.save(each)) for each in (first, second) if not self._is_empty(each)]
+        self.cut(first)
+        self.cut(second)
+        self._places.exchange(first, second)
+        for sequence, state in states:
+            if state is None or not self.load(sequence, state):
+                raise ModelError(f"libllama could not move a sequence: {last_errors()}")
+
+    def _is_empty(self, sequence: int) -> bool:
+        return self._library.llama_memory_seq_pos_max(self._memory, self._places.at(sequence)) < 0
+
+    def _decode(self, count: int, wanted: int, order: NDArray[np.intp] | None = None) -> Logits:
+        """The logits [k, V] of the batch's first `count` tokens, of which so many are `wanted`, in an `order`."""
         self._compute(count)
-        return self._copied(self._logits(wanted))
+        return self._copied(self._logits(wanted), order)
 
     def _compute(self, count: int) -> None:
         """Runs the first `count` tokens of the batch through the model."""
@@ -100,19 +162,21 @@ class Context:
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
 
-    def _copied(self, logits: Logits) -> Logits:
-        """A copy, because the next batch writes to the same memory; in that of one before which nobody holds any more.
+    def _copied(self, logits: Logits, order: NDArray[np.intp] | None) -> Logits:
+        """A copy, with the rows in an `order` if there is one, because the next batch writes to the same memory.
 
-        Fresh memory has to be zeroed by the system first, which takes longer than the copy.
+        It goes into the memory of one before which nobody holds any more: fresh memory has to be zeroed by the system
+        first, which takes longer than the copy.
         """
         if logits.size > _MOST_KEPT:
-            return logits.copy()
+            return logits.copy() if order is None else logits[order]
         for kept in self._copies:
             if getrefcount(kept) == _UNUSED and kept.shape == logits.shape:
-                np.copyto(kept, logits)
+                # Without "clip" the rows would be written to an array of their own first.
+                _ = np.copyto(kept, logits) if order is None else np.take(logits, order, axis=0, out=kept, mode="clip")
                 return kept
         # Several, as the logits before are held until there are new ones.
-        self._copies = [logits.copy(), *self._copies[:2]]
+        self._copies = [logits.copy() if order is None else logits[order], *self._copies[:2]]
         return self._copies[0]
 
     def add_sequences(self) -> range:
@@ -120,31 +184,45 @@ class Context:
         before = self.sequences
         if before == MAX_SEQUENCES:
             raise ModelError(f"libllama runs at most {MAX_SEQUENCES} sequences at once; lower max_running")
-        self._replace(self.cells, min(2 * before, MAX_SEQUENCES))
+        if not self.shared and 2 * self.cells > self._most_apart:
+            self.share()
+        cells = self.cells if self.shared else 2 * self.cells
+        self._replace(cells, min(2 * before, MAX_SEQUENCES), shared=self.shared)
         return range(before, self.sequences)
 
+    def share(self) -> None:
+        """Has all sequences take their cells from the same ones. Raises ModelError where memory ends."""
+        if not self.shared:
+            self._replace(self.cells, self.sequences, shared=True)
+
+    def separate(self) -> None:
+        """Gives sequences cells of their own, as in a new context; they are empty, and as few as there."""
+        for sequence in range(self.sequences):
+            self.cut(sequence)
+        self._replace(*self._first_apart, shared=False)
+
     def copy(self, source: int, target: int, end: int = -1) -> None:
-        """Makes the first `end` tokens of a sequence, or all, those of an empty one as well; nothing is computed."""
+        """Makes the first `end` tokens of a sequence, or all, those of an empty one as well, in the same cells.
+
+        Only where cells are shared; nothing is computed.
+        """
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, end)
 
     def cut(self, sequence: int, start: int = -1) -> bool:
         """Removes the tokens of a sequence from position `start` on, or all; False where the model cannot do that."""
-        return bool(self._library.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        return bool(self._library.llama_memory_seq_rm(self._memory, self._places.at(sequence), start, -1))
 
     def size_of(self, sequence: int) -> int:
-        """The bytes of a sequence's keys and values."""
-        return self._library.llama_state_seq_get_size(self._context, sequence)
+        """The bytes of a sequence's keys and values, and some more."""
+        return self._library.llama_state_seq_get_size(self._context, self._places.at(sequence))
 
-    def save(self, sequence: int) -> NDArray[np.uint8] | None:
+    def save(self, sequence: int) -> State | None:
         """A copy uint8 [size] of a sequence's keys and values; None where libllama cannot make it."""
-        size = self.size_of(sequence)
-        state = np.empty(size, np.uint8)
-        written = self._library.llama_state_seq_get_data(self._context, _bytes_at(state), size, sequence)
-        return state if written == size else None
+        return self._states.read(self._places.at(sequence))
 
-    def load(self, sequence: int, state: NDArray[np.uint8]) -> bool:
+    def load(self, sequence: int, state: State) -> bool:
         """Fills an empty sequence with what `save` gave, uint8 [size]; False where the cache has no room for it."""
-        return bool(self._library.llama_state_seq_set_data(self._context, _bytes_at(state), state.size, sequence))
+        return self._states.write(self._places.at(sequence), state)
 
     def _logits(self, count: int) -> Logits:
         """The memory of libllama with the logits of the last batch; a view is kept, as making one takes long."""
@@ -160,18 +238,21 @@ class Context:
 
     def _grow(self) -> None:
         try:
-            self._replace(2 * self.cells, self.sequences)
+            if self.shared or 2 * self.cells <= self._most_apart:
+                self._replace(2 * self.cells, self.sequences, shared=self.shared)
+            else:
+                self.share()
         except ModelError as error:
             raise CacheFullError(
                 f"the KV cache of {self.cells} tokens is full and cannot be doubled: {error}; "
                 "run fewer requests at once or shorter ones"
             ) from error
 
-    def _replace(self, cells: int, sequences: int) -> None:
+    def _replace(self, cells: int, sequences: int, *, shared: bool) -> None:
         """A context of so many cells and sequences in place of the present one, with its content."""
         library, old = self._library, self._context
         params = library.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
+        params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, shared
         params.n_threads = params.n_threads_batch = self._threads
         params.no_perf = True
         if self._exact:
@@ -182,32 +263,45 @@ class Context:
         new = library.llama_init_from_model(self._loaded.pointer, params)
         if not new:
             raise ModelError(f"libllama could not make a context of {cells} tokens: {last_errors() or 'no memory'}")
-        if old is not None and not _move(library, old, new):
+        states = SequenceStates(library, new, streams=1 if shared else sequences)
+        if old is not None and not self._move(new, states, whole=self.shared and shared):
             library.llama_free(new)
             raise ModelError(f"libllama could not move its state: {last_errors()}")
         if old is not None:
             self._free()
-        self._context, self.cells, self.sequences = new, cells, sequences
+        self._context, self.cells, self.sequences, self.shared = new, cells, sequences, shared
+        self._places, self._states = Places(sequences), states
         # The model is an argument, because it must outlive the context.
         self._free = weakref.finalize(self, _free, library, new, self._loaded)
         self._free.atexit = False
 
+    def _move(self, new: Any, states: SequenceStates, *, whole: bool) -> bool:
+        """Copies the content to another context, `whole` with what sequences share; whether that worked."""
+        library, old = self._library, self._context
+        if whole:
+            size = library.llama_state_get_size(old)
+            content = (ctypes.c_uint8 * size)()
+            written = library.llama_state_get_data(old, content, size)
+            return written == size and library.llama_state_set_data(new, content, size) == size
+        for sequence in range(self.sequences):
+            if not self._is_empty(sequence):
+                state = self.save(sequence)
+                if state is None or not states.write(sequence, state):
+                    return False
+        return True
 
-def _bytes_at(array: NDArray[np.uint8]) -> Any:
-    """A pointer to the bytes of an array, as libllama's functions take it."""
-    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+def most_apart(loaded: LoadedModel, *, exact: bool) -> int:
+    """The most cells of a cache whose sequences have cells of their own, which may remain unused."""
+    library, model = loaded.library, loaded.pointer
+    heads, of_keys = library.llama_model_n_head(model), library.llama_model_n_head_kv(model)
+    width = library.llama_model_n_embd(model) * of_keys // max(heads, 1)
+    cell = 2 * library.llama_model_n_layer(model) * width * (4 if exact else 2)
+    return max(APART_BYTES, library.llama_model_size(model) // 4) // max(cell, 1)
 
 
 def _free(library: Any, context: Any, _: LoadedModel) -> None:
     library.llama_free(context)
-
-
-def _move(library: Any, old: Any, new: Any) -> bool:
-    """Copies the state of all sequences from one context to another; whether that worked."""
-    size = library.llama_state_get_size(old)
-    state = (ctypes.c_uint8 * size)()
-    written = library.llama_state_get_data(old, state, size)
-    return written == size and library.llama_state_set_data(new, state, size) == size
 
 
 def _new_batch(library: Any, room: int) -> tuple[Any, tuple[NDArray[Any], ...]]:

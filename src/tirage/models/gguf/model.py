@@ -23,7 +23,12 @@ Logits = NDArray[np.float32]
 CHUNK = 256
 """Prompts are prefilled in chunks of this many tokens, cut at its multiples whatever else is in flight."""
 UNTILED = 63
-"""The most tokens of a batch whose attention libllama computes row by row; from one more on, in tiles of 64 rows."""
+"""The most tokens whose attention libllama computes row by row; from one more on, in tiles of 64 rows.
+
+They are those of a batch where sequences share cells, and of each sequence where they do not.
+"""
+UNFORKED = 16
+"""Rows that are opened without a fork before sequences have cells of their own again."""
 _FIRST_CELLS = 4096
 _F32, _Q8_0 = 0, 8
 _RECOMMENDED = {
@@ -56,14 +61,16 @@ class GGUFModel(TextOnly):
     """The model of a GGUF file; implements `tirage.models.StepModel`.
 
     Rows are sequences of one context of libllama, so that a step of all rows is one batch. Its KV cache begins with
-    room for `first_cells` tokens and 32 sequences, and either is doubled when it is full; there are at most 256
-    sequences. A fork shares the tokens of its past. `prefix_bytes` bounds what finished requests leave in the cache
-    for later prompts with the same beginning; 0 turns that off. Models with a sliding window or a recurrent state keep
-    nothing.
+    room for `first_cells` tokens and 8 sequences, and either is doubled when it is full; there are at most 256
+    sequences. Each has cells of its own, which is faster, until the first fork, whose past both share, the first batch
+    of several drafts, or a size of 512 MiB or a quarter of the weights; after 16 rows without a fork it has them again.
+    `prefix_bytes` bounds what finished requests leave in the cache for later prompts with the same beginning; 0 turns
+    that off. Models with a sliding window or a recurrent state keep nothing, and share cells.
 
     At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone.
-    None is 256 for float32 weights and 63 for Q8_0, where the logits are then those of each prompt alone; other
-    weights are prefilled alone, as libllama's products of them depend on the whole batch.
+    Where cells are not shared, only prompts of one length are. None is 256 for float32 weights, 256 for Q8_0 or 63
+    where cells are shared, so that the logits are those of each prompt alone; other weights are prefilled alone, as
+    libllama's products of them depend on the whole batch.
     `dtype` is that of keys, values and attention: "float16", as in llama.cpp, "float32", or "auto", which is float32
     for a file whose weights are. `threads` is by default OMP_NUM_THREADS or the number of usable cores; `gpu_layers`
     None is libllama's default, which is all of them where it was built for a GPU. The last bits of a row's logits may
@@ -92,12 +99,13 @@ class GGUFModel(TextOnly):
         self.vocab_size, self.max_length = len(self.tokenizer), library.llama_model_n_ctx_train(loaded.pointer)
         exact = dtype == "float32" or (dtype == "auto" and self.header.tensor_types == {_F32})
         self._dtype = "float32" if exact else "float16"
-        self._context = Context(loaded, cells=max(CHUNK, first_cells), threads=self._threads, exact=exact)
-        together = _together(self.header.tensor_types) if prefill_batch_tokens is None else prefill_batch_tokens
-        self._together = min(together, CHUNK)
-        self._free = list(reversed(range(self._context.sequences)))
+        self._together = prefill_batch_tokens
         whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
         self._resumes = not whole and library.llama_model_n_swa(loaded.pointer) == 0
+        cells = max(CHUNK, first_cells)
+        self._context = Context(loaded, cells=cells, threads=self._threads, exact=exact, shared=not self._resumes)
+        self._free = list(reversed(range(self._context.sequences)))
+        self._unforked = 0
         self._kept = KeptSequences(prefix_bytes if self._resumes else 0)
 
     # --- inputs --------------------------------------------------------------------------------------------------
@@ -113,6 +121,9 @@ class GGUFModel(TextOnly):
     def open(self, inputs: Inputs) -> GGUFRow:
         """A row for the inputs, which starts from the longest kept beginning. Raises ParamsError as `check` does."""
         self.check(inputs)
+        self._unforked += 1
+        if self._context.shared and self._context.is_separable and self._unforked > UNFORKED:
+            self._separate()
         row = GGUFRow(inputs, self._new_sequence())
         # The last token is computed in any case: its logits are wanted.
         found = None if inputs.score else self._kept.find(row.token_ids[:-1], inputs.salt)
@@ -123,6 +134,7 @@ class GGUFModel(TextOnly):
     def fork(self, cache: GGUFRow) -> GGUFRow:
         """A second row with the same past, which both share."""
         self._restore(cache)
+        self._share()
         other = GGUFRow(cache.inputs, self._new_sequence())
         self._context.copy(cache.sequence, other.sequence)
         other.token_ids, other.length, other.left = [*cache.token_ids], cache.length, cache.left
@@ -178,10 +190,12 @@ class GGUFModel(TextOnly):
 
     def choose_prefill(self, rows: Sequence[GGUFRow]) -> list[int]:
         """The indices of the first row and of those after it whose prompts end in the same batch as its own."""
-        chosen, room = [0], self._together - self._in_one_batch(rows[0])
+        first = self._in_one_batch(rows[0])
+        chosen, room = [0], self._most_together() - first
         for index in range(1, len(rows)):
             count = self._in_one_batch(rows[index])
-            if count <= room:
+            # With cells of their own, what is longer than the shortest would be computed in a batch of its own.
+            if count <= room and (self._context.shared or count == first):
                 chosen.append(index)
                 room -= count
         return chosen
@@ -199,6 +213,15 @@ class GGUFModel(TextOnly):
         for row in rows:
             row.length, row.left = row.inputs.length, 0
         return logits
+
+    def _most_together(self) -> int:
+        """The most tokens of short prompts in one batch."""
+        if self._together is not None:
+            return min(self._together, CHUNK)
+        types = self.header.tensor_types
+        if types == {_F32}:
+            return CHUNK
+        return 0 if not types <= {_F32, _Q8_0} else UNTILED if self._context.shared else CHUNK
 
     def _in_one_batch(self, row: GGUFRow) -> int:
         """The tokens that a row adds to a batch that ends its prompt; more than any batch has where it cannot."""
@@ -263,6 +286,9 @@ class GGUFModel(TextOnly):
         """Logits [n, V] after each of the ids of each row, in as few batches as hold them; ModelError as `decode`."""
         for row in rows:
             self._restore(row)
+        if len(rows) > 1:
+            # They have different lengths.
+            self._share()
         parts, first = list[Logits](), 0
         try:
             while first < len(rows):
@@ -330,16 +356,40 @@ class GGUFModel(TextOnly):
 
     def _begin(self, row: GGUFRow, kept: KeptSequence, length: int) -> None:
         """Has a row start with the first tokens of a kept sequence, unless there is no room to copy that back."""
+        if not self._context.shared:
+            state = kept.state if kept.sequence is None else self._context.save(kept.sequence)
+            if state is None or not self._context.load(row.sequence, state):
+                return
+            self._context.cut(row.sequence, length)
+        elif not self._share_kept(row, kept, length):
+            return
+        row.length = row.cached = length
+        row.left = row.inputs.length - length
+
+    def _share_kept(self, row: GGUFRow, kept: KeptSequence, length: int) -> bool:
+        """Has a row share the first cells of a kept sequence; whether there is room for it."""
         if kept.sequence is None:
             assert kept.state is not None
             sequence = self._new_sequence()
             if not self._context.load(sequence, kept.state):
                 self._free_sequence(sequence)
-                return
+                return False
             kept.sequence = sequence
         self._context.copy(kept.sequence, row.sequence, length)
-        row.length = row.cached = length
-        row.left = row.inputs.length - length
+        return True
+
+    def _share(self) -> None:
+        """Has sequences share cells: those of a fork, and of batches in which each adds another number of tokens."""
+        self._context.share()
+        self._unforked = 0
+
+    def _separate(self) -> None:
+        """Gives sequences cells of their own if no row is open."""
+        if len(self._kept.resident) == self._context.sequences - len(self._free):
+            for each in self._kept.resident:
+                self._copy_out(each)
+            self._context.separate()
+            self._free = list(reversed(range(self._context.sequences)))
 
     def _tidy_up(self) -> None:
         """Empties the context once no row is open, since attention visits every cell that is taken.
@@ -375,14 +425,8 @@ class GGUFModel(TextOnly):
 
     def _free_sequence(self, sequence: int) -> None:
         self._context.cut(sequence)
-        self._free.append(sequence)
-
-
-def _together(tensor_types: frozenset[int]) -> int:
-    """The most tokens of short prompts in one batch, by ggml's numbers of the types of all tensors."""
-    if tensor_types == {_F32}:
-        return CHUNK
-    return UNTILED if tensor_types <= {_F32, _Q8_0} else 0
+        # The lowest is taken next, so that rows that are opened one after the other are computed in that order.
+        self._free = sorted([*self._free, sequence], reverse=True)
 
 
 def _check_kind(loaded: LoadedModel, header: Header) -> None:
