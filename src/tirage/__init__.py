@@ -6,11 +6,14 @@ The public surface, nothing else. Names load on first use, so `import tirage` st
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from tirage.providers import register_provider
 
+TYPE_CHECKING = False
+# `typing` would be nearly all of the time that `import tirage` takes; type checkers know the name.
 if TYPE_CHECKING:
+    from typing import Any
+
     from tirage.batch import Batch as Batch
     from tirage.draw import Draw as Draw
     from tirage.draw import Status as Status

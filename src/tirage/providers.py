@@ -6,7 +6,11 @@ The package itself, which knows every part, says where each provider is; its mod
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False
+# Without `typing`, which takes longer to import than all else that `import tirage` does.
+if TYPE_CHECKING:
+    from typing import Any
 
 _targets: dict[str, tuple[str, str]] = {}
 

@@ -115,6 +115,21 @@ def test_sequences_become_longer_and_then_share(long: Path, monkeypatch: pytest.
         np.testing.assert_array_equal(model.decode(tokens, rows), alone.decode(tokens, others))
     assert [*layouts] == [(False, 8 * 256), (False, 8 * 512), (True, 8 * 512)]
     assert not alone._context.shared
+    assert not model._context.is_separable
+
+
+def test_after_a_fork_they_have_as_many_cells_of_their_own_as_before(long: Path) -> None:
+    model = GGUFModel(long, first_cells=256)
+    rows = opened(model, [[5] * 300, *([at + 3] for at in range(9))])
+    layout = model._context.cells, model._context.sequences
+    assert layout == (16 * 512, 16)
+    rows.append(model.fork(rows[0]))
+    for row in rows:
+        model.close(row)
+    for _ in range(UNFORKED):
+        model.close(opened(model, [[4]])[0])
+    opened(model, [[4]])
+    assert (model._context.cells, model._context.sequences, model._context.shared) == (*layout, False)
 
 
 def test_more_rows_than_there_is_room_for_share(monkeypatch: pytest.MonkeyPatch) -> None:

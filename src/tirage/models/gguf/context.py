@@ -64,15 +64,15 @@ class Context:
         self._context: Any = None
         self._free: Any = None
         self._most_apart = most_apart(loaded, exact=exact)
-        self._first_apart = max(cells, SHORTEST * FIRST_APART), FIRST_APART
+        self._last_apart = max(cells, SHORTEST * FIRST_APART), FIRST_APART
         if shared:
             self._replace(cells, FIRST_SHARING, shared=True)
         else:
-            self._replace(*self._first_apart, shared=False)
+            self._replace(*self._last_apart, shared=False)
             if not self._states.are_known:
                 self._replace(cells, FIRST_SHARING, shared=True)
         self.is_separable = not self.shared
-        """Whether sequences can have cells of their own."""
+        """Whether sequences can have cells of their own; those that once took too many share them for good."""
 
     def run(self, token_ids: Sequence[int], positions: Any, sequences: Any, *, wanted: Any = True) -> Logits:
         """Logits float32 [k, V] after those of at most 256 tokens that are `wanted`.
@@ -184,8 +184,7 @@ class Context:
         before = self.sequences
         if before == MAX_SEQUENCES:
             raise ModelError(f"libllama runs at most {MAX_SEQUENCES} sequences at once; lower max_running")
-        if not self.shared and 2 * self.cells > self._most_apart:
-            self.share()
+        self._share_large(2 * self.cells)
         cells = self.cells if self.shared else 2 * self.cells
         self._replace(cells, min(2 * before, MAX_SEQUENCES), shared=self.shared)
         return range(before, self.sequences)
@@ -196,10 +195,10 @@ class Context:
             self._replace(self.cells, self.sequences, shared=True)
 
     def separate(self) -> None:
-        """Gives sequences cells of their own, as in a new context; they are empty, and as few as there."""
+        """Gives sequences cells of their own, as many as they had before they shared them; all are empty then."""
         for sequence in range(self.sequences):
             self.cut(sequence)
-        self._replace(*self._first_apart, shared=False)
+        self._replace(*self._last_apart, shared=False)
 
     def copy(self, source: int, target: int, end: int = -1) -> None:
         """Makes the first `end` tokens of a sequence, or all, those of an empty one as well, in the same cells.
@@ -238,15 +237,21 @@ class Context:
 
     def _grow(self) -> None:
         try:
-            if self.shared or 2 * self.cells <= self._most_apart:
+            if not self._share_large(2 * self.cells):
                 self._replace(2 * self.cells, self.sequences, shared=self.shared)
-            else:
-                self.share()
         except ModelError as error:
             raise CacheFullError(
                 f"the KV cache of {self.cells} tokens is full and cannot be doubled: {error}; "
                 "run fewer requests at once or shorter ones"
             ) from error
+
+    def _share_large(self, cells: int) -> bool:
+        """Has sequences share their cells if so many of their own are too many; whether they have begun to."""
+        if self.shared or cells <= self._most_apart:
+            return False
+        self.is_separable = False
+        self.share()
+        return True
 
     def _replace(self, cells: int, sequences: int, *, shared: bool) -> None:
         """A context of so many cells and sequences in place of the present one, with its content."""
@@ -271,6 +276,8 @@ class Context:
             self._free()
         self._context, self.cells, self.sequences, self.shared = new, cells, sequences, shared
         self._places, self._states = Places(sequences), states
+        if not shared:
+            self._last_apart = cells, sequences
         # The model is an argument, because it must outlive the context.
         self._free = weakref.finalize(self, _free, library, new, self._loaded)
         self._free.atexit = False
