@@ -43,6 +43,13 @@ def test_every_sequence_keeps_a_place_of_its_own() -> None:
         assert lined_up(places, sequences) == 0
 
 
+def test_new_sequences_have_the_places_at_the_end() -> None:
+    places = Places(3)
+    places.exchange(0, 2)
+    assert places.resized(5).of(range(5)) == [2, 1, 0, 3, 4]
+    assert Places(0).resized(2).of(range(2)) == [0, 1]
+
+
 @pytest.mark.parametrize(("places", "expected"), [([4], True), ([1, 2, 3], True), ([1, 3], False), ([2, 1], False)])
 def test_neighbours_go_up_by_one(places: list[int], expected: bool) -> None:
     assert are_neighbours(places) is expected

@@ -103,11 +103,19 @@ def test_a_fork_has_all_share_their_cells_until_many_rows_had_none() -> None:
     assert model.fork(row).length == 3
 
 
-def test_sequences_become_longer_and_then_share(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moved", [False, True])
+def test_sequences_become_longer_and_then_share(long: Path, monkeypatch: pytest.MonkeyPatch, moved: bool) -> None:
     model, alone = GGUFModel(long, first_cells=256), GGUFModel(long, first_cells=8192)
     monkeypatch.setattr(model._context, "_most_apart", 8 * 512)
     prompts = [[5] * 250, [6] * 100]
+    first = opened(model, [[4], [7]]) if moved else []
     rows, others = opened(model, prompts), opened(alone, prompts)
+    if moved:
+        # The place between is left out, so that two sequences change theirs.
+        model.decode([8, 8], [first[0], rows[1]])
+        model.truncate_row(rows[1], 1)
+        model.close(first.pop())
+        assert model._context._places.of(range(4)) != [0, 1, 2, 3]
     layouts = dict.fromkeys([(model._context.shared, model._context.cells)])
     for at in range(300):
         layouts[model._context.shared, model._context.cells] = None

@@ -63,6 +63,7 @@ class Context:
         self._copies: list[Logits] = []
         self._context: Any = None
         self._free: Any = None
+        self._places = Places(0)
         self._most_apart = most_apart(loaded, exact=exact)
         self._last_apart = max(cells, SHORTEST * FIRST_APART), FIRST_APART
         if shared:
@@ -136,12 +137,15 @@ class Context:
         return self._places.of(sequences)
 
     def _exchange(self, first: int, second: int) -> None:
-        """Has two sequences change places."""
-        states = [(each, self.save(each)) for each in (first, second) if not self._is_empty(each)]
-        self.cut(first)
-        self.cut(second)
+        """Has two sequences change places. Raises ModelError, and changes nothing, where libllama cannot copy one."""
+        states = {each: self.save(each) for each in (first, second) if not self._is_empty(each)}
+        if any(state is None for state in states.values()):
+            raise ModelError(f"libllama could not copy a sequence: {last_errors()}")
+        for sequence in states:
+            self.cut(sequence)
         self._places.exchange(first, second)
-        for sequence, state in states:
+        for sequence, state in states.items():
+            # There is room, as both places have the same number of cells.
             if state is None or not self.load(sequence, state):
                 raise ModelError(f"libllama could not move a sequence: {last_errors()}")
 
@@ -199,13 +203,15 @@ class Context:
         for sequence in range(self.sequences):
             self.cut(sequence)
         self._replace(*self._last_apart, shared=False)
+        self._places = Places(self.sequences)
 
     def copy(self, source: int, target: int, end: int = -1) -> None:
         """Makes the first `end` tokens of a sequence, or all, those of an empty one as well, in the same cells.
 
         Only where cells are shared; nothing is computed.
         """
-        self._library.llama_memory_seq_cp(self._memory, source, target, -1, end)
+        first, second = self._places.of((source, target))
+        self._library.llama_memory_seq_cp(self._memory, first, second, -1, end)
 
     def cut(self, sequence: int, start: int = -1) -> bool:
         """Removes the tokens of a sequence from position `start` on, or all; False where the model cannot do that."""
@@ -275,7 +281,8 @@ class Context:
         if old is not None:
             self._free()
         self._context, self.cells, self.sequences, self.shared = new, cells, sequences, shared
-        self._places, self._states = Places(sequences), states
+        # A batch that is under way names the places, which stay as they are.
+        self._places, self._states = self._places.resized(sequences), states
         if not shared:
             self._last_apart = cells, sequences
         # The model is an argument, because it must outlive the context.
@@ -293,7 +300,7 @@ class Context:
         for sequence in range(self.sequences):
             if not self._is_empty(sequence):
                 state = self.save(sequence)
-                if state is None or not states.write(sequence, state):
+                if state is None or not states.write(self._places.at(sequence), state):
                     return False
         return True
 

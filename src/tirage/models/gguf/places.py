@@ -15,6 +15,12 @@ class Places:
     def __init__(self, count: int) -> None:
         self._of = list(range(count))
 
+    def resized(self, count: int) -> Places:
+        """The same places for `count` sequences, of which the new ones have those at the end."""
+        found = Places(count)
+        found._of[: len(self._of)] = self._of
+        return found
+
     def at(self, sequence: int) -> int:
         """The place of a sequence."""
         return self._of[sequence]
