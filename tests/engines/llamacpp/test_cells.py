@@ -16,6 +16,9 @@ from tirage.models.gguf import GGUFModel
 from tirage.models.gguf.model import UNFORKED, GGUFRow
 from tirage.models.gguf.sequence_state import SequenceStates
 
+KINDS = (0.3, 0.15, 0.15, 0.15, 0.12, 0.12, 0.005, 0.005)
+"""How likely each kind of step of a schedule is."""
+
 pytestmark = pytest.mark.skipif(not STORIES.exists(), reason="needs shared/models/stories260K and its GGUF file")
 
 
@@ -29,15 +32,22 @@ def prompts_of(count: int) -> list[list[int]]:
     return [random.integers(3, 300, 5 + 3 * at).tolist() for at in range(count)]
 
 
+LONG = {
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "max_position_embeddings": 1024, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+"""A small model whose context is longer than the fewest cells of a sequence."""
+
+
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Q8_0 model whose context is longer than the fewest cells of a sequence."""
-    config = {
-        "vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 1024, "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-5,
-    }  # fmt: skip
-    return random_llama(tmp_path_factory.mktemp("long") / "long.gguf", config, kind="Q8_0")
+    return random_llama(tmp_path_factory.mktemp("long") / "long.gguf", LONG, kind="Q8_0")
+
+
+@pytest.fixture(scope="module")
+def long_exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In float32, where logits hardly depend on how a past was computed."""
+    return random_llama(tmp_path_factory.mktemp("long") / "exact.gguf", LONG, kind="F32")
 
 
 @pytest.mark.parametrize(("file", "apart"), [("q8.gguf", 0.0), ("random.gguf", 1e-4)])
@@ -176,3 +186,44 @@ def test_texts_are_the_same_before_and_after_samples_that_share() -> None:
         assert llm.engine.model._context.shared
         assert ids_of(llm, prompts, greedy(30)) == expected
         assert len({sample.token_ids for sample in samples}) == 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_schedule_of_rows_leaves_each_its_own_past(
+    long_exact: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(seed)
+    model, alone = GGUFModel(long_exact, first_cells=256, prefix_bytes=1 << 18), GGUFModel(long_exact, prefix_bytes=0)
+    # Small enough that some schedules share their cells, as they have too many of their own.
+    monkeypatch.setattr(model._context, "_most_apart", int(random.choice([8, 16, 64])) * 512)
+    rows, layouts, checked, moved = list[GGUFRow](), set[tuple[int, int, bool]](), 0, list[tuple[int, int]]()
+    exchange = model._context._exchange
+    monkeypatch.setattr(model._context, "_exchange", lambda *pair: (moved.append(pair), exchange(*pair)))
+    for _ in range(240):
+        kind = random.choice(["open", "decode", "decode", "decode", "close", "close", "fork", "extend"], p=KINDS)
+        if kind == "open" or not rows:
+            # Prompts begin alike, so that some take what others have left.
+            prompt = [*([5] * int(random.choice([0, 20, 240]))), *random.integers(3, 300, 8).tolist()]
+            rows.append(model.open(Inputs(token_ids=tuple(prompt))))
+            while not model.prefill_chunk(rows[-1]).size:
+                pass
+        elif kind == "close":
+            model.close(rows.pop(int(random.integers(len(rows)))), reuse=bool(random.integers(2)))
+        elif kind == "fork":
+            rows.append(model.fork(rows[int(random.integers(len(rows)))]))
+        else:
+            some = [rows[at] for at in random.permutation(len(rows))[: random.integers(1, len(rows) + 1)]]
+            tokens = random.integers(3, 300, len(some)).tolist()
+            if kind == "extend":
+                found = model.extend_rows([[token] for token in tokens], some)
+            else:
+                found = model.decode(tokens, some)
+            row, logits = some[-1], found[-1]
+            expected, other = alone.prefill(row.token_ids)
+            alone.close(other)
+            np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+            checked += 1
+        layouts.add((model._context.cells, model._context.sequences, model._context.shared))
+    assert checked > 50
+    assert len(layouts) > 1
+    assert moved
