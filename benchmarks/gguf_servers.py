@@ -1,6 +1,6 @@
-"""Eight streams of a GGUF model from `tirage serve` and from llama.cpp's own server, on one thread each.
+"""Eight streams of GGUF models from `tirage serve` and from llama.cpp's own server, on one thread each.
 
-    python -m benchmarks.gguf_servers FILE.gguf [--streams 8] [--rounds 5]
+    python -m benchmarks.gguf_servers FILE.gguf ... [--streams 8] [--rounds 5]
 
 Both servers run; in each round each of them gets the same prompts at once, and streams the same number of tokens for
 each, while the other one rests. Counted are the processor time of the server and the wall time. Runs in the
@@ -108,18 +108,19 @@ def measure(path: Path, *, streams: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures the file that the command line names."""
+    """Measures the files that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=8)
     asked = parser.parse_args()
     notes = (
         f"llama-cpp-python {version('llama-cpp-python')} and the server of the llama.cpp that it brings, one thread "
         f"each, {NEW} new tokens after prompts of 16, prefill included, streamed, sides interleaved, medians of the "
-        "rounds on a busy machine, so by_cpu_time is the figure to read"
+        "rounds; on a busy machine by_cpu_time is the figure to read"
     )
-    save("gguf_servers", measure(asked.file, streams=asked.streams, rounds=asked.rounds), notes=notes)
+    rows = [row for file in asked.files for row in measure(file, streams=asked.streams, rounds=asked.rounds)]
+    save("gguf_servers", rows, notes=notes)
 
 
 if __name__ == "__main__":
