@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
     ABOVE_FIRST,
@@ -12,12 +13,13 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_WEIGHTY,
     ALL_FIRST,
     ALL_LAST,
+    FACTOR,
     FIRST_C,
     GREATEST,
     HIGH,
     IS_GREEDY,
     KEPT,
-    LAST_C,
+    LAST,
     LEAST,
     LOWEST,
     OPEN,
@@ -244,7 +246,7 @@ def draw_row(
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
     lowest, top = range_of(row_ptr, n)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
-    is_plain = (lowest >= top) & (c == constant(meta_ptr, LAST_C))
+    is_plain = (lowest >= top) & (c == constant(row_ptr, LAST))
     base, ties = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), tl.full((), -1, tl.int32)
     if lowest + 1 == top:
         ties = sum_of(count_ptr, OPEN, blocks, PADDED)
@@ -253,14 +255,17 @@ def draw_row(
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
         op = tl.load(step_ptr)
-        if op == _TEMPERATURE:
-            c = constant(step_ptr, 1)
+        if is_temperature(op):
+            c = constant_after(
+                x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
+                size, TILE,
+            )
         total, above = base, base
-        if ((op == _TEMPERATURE) | is_top_p(op) | reads_mass(op)) & (is_plain == 0):
+        if (is_temperature(op) | is_top_p(op) | reads_mass(op)) & (is_plain == 0):
             total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-            base = tl.where(op == _TEMPERATURE, total, base)
+            base = tl.where(is_temperature(op), total, base)
         if least_number(op, step_ptr) > 1:
             number = set_size(x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED, TILE)
             if number < least_number(op, step_ptr):
@@ -274,9 +279,13 @@ def draw_row(
             cut_key = tl.maximum(cut_key, key)
             ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
         if is_top_p(op):
-            judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
-            target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
+            joint = tl.load(step_ptr + 4) > 0
+            target = target_of(tl.load(step_ptr + 1), tl.where(joint, base, total), tl.load(step_ptr + 2))
             if target <= total:
+                if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
+                    n, ties, lowest = reopened(
+                        x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE
+                    )
                 cut_key, cut_id, ties, trimmed, left = cut_top_p(
                     x_ptr, count_ptr, list_ptr, n, ties, above, target, tl.load(step_ptr + 2), tl.load(step_ptr + 3),
                     lowest, top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
@@ -290,19 +299,24 @@ def draw_row(
         x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, uniform_of(meta_ptr), lowest, cut_key, cut_id, m, c,
         trimmed, left, size, blocks, BLOCK, PADDED, TILE,
     )
-    lp = logprob_of(tl.load(x_ptr + token), m, last_scale(meta_ptr, steps), total)
-    part = tl.maximum(left, 1).to(tl.uint64)
-    share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0  # pyright: ignore[reportAttributeAccessIssue]
-    return token, tl.where((trimmed >= 0) & (token == trimmed), share, lp), support
+    return token, logprob_in(x_ptr, meta_ptr, row_ptr, token, m, total, trimmed, left, steps), support
 
 
 @triton.jit
-def last_scale(meta_ptr, steps):
+def logprob_in(x_ptr, meta_ptr, row_ptr, token, m, total, trimmed, left, steps):
+    """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`."""
+    lp = logprob_of(tl.load(x_ptr + token), m, last_scale_of(meta_ptr, row_ptr, steps), total)
+    part = tl.maximum(left, 1).to(tl.uint64)
+    share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0
+    return tl.where((trimmed >= 0) & (token == trimmed), share, lp)
+
+
+@triton.jit
+def last_scale_of(meta_ptr, row_ptr, steps):
     """1 / T of the last temperature of a row, 1 where it has none."""
     inverse_t = tl.full((), 1.0, tl.float32)
     for s in range(steps):
-        if tl.load(meta_ptr + PROGRAM + s * 6) == _TEMPERATURE:
-            inverse_t = constant(meta_ptr + PROGRAM + s * 6, 2)
+        inverse_t = last_scale(meta_ptr + PROGRAM + s * 6, row_ptr, inverse_t)
     return inverse_t
 
 
@@ -370,7 +384,6 @@ def threshold(
 
     `total` is the mass of the set where no more is summed here.
     """
-    PART: tl.constexpr = TILE // 4
     widest = tl.full((), 0, tl.int32)
     if reads_sums(op):
         least_key = high
@@ -379,20 +392,46 @@ def threshold(
             kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
             least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
         widest = widest_of(least_key, m)
-        at = tl.arange(0, WAYS)
-        sums = (at * 0).to(tl.int64)
-        for start in range(0, n, TILE):
-            # A few of a tile at a time: what is summed takes many registers.
-            for part in range(0, TILE, PART):
-                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-                for j in range(number_of_sums(op)):
-                    sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
-        tl.store(sums_ptr + at, sums, mask=at < SUMMANDS)
-        tl.debug_barrier()
+        sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
         total = tl.load(sums_ptr + 1, cache_modifier=".cg")
     limit, least = judged(op, step_ptr, total, sums_ptr)
     return least_kept(op, limit, least, m, c, high, widest)
+
+
+@triton.jit
+def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr):
+    """Write the sums that a step needs of the set, all of which is in the open range."""
+    PART: tl.constexpr = TILE // 4
+    at = tl.arange(0, WAYS)
+    sums = (at * 0).to(tl.int64)
+    for start in range(0, n, TILE):
+        # A few of a tile at a time: what is summed takes many registers.
+        for part in range(0, TILE, PART):
+            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+            for j in range(number_of_sums(op)):
+                sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
+    tl.store(sums_ptr + at, sums, mask=at < SUMMANDS)
+    tl.debug_barrier()
+
+
+@triton.jit
+def constant_after(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size,
+    TILE: tl.constexpr,
+):
+    """The constant c after a step that is a temperature; a dynamic one is known, or its set is cut and listed."""
+    found = constant(step_ptr, 1)
+    if is_dynamic(op):
+        if tl.load(row_ptr + FACTOR) == 0:
+            # Of tokens that are all equal every temperature makes the same.
+            if ties < 0:
+                sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
+            factor = factor_of(step_ptr, meta_ptr, sums_ptr, size)
+            tl.store(row_ptr + FACTOR, factor.to(tl.int32, bitcast=True))
+            tl.debug_barrier()
+        found = scaled(step_ptr, 1, tl.load(row_ptr + FACTOR, cache_modifier=".cg").to(tl.float32, bitcast=True))
+    return found
 
 
 @triton.jit
@@ -420,6 +459,33 @@ def cut_top_k(
         )
         ties = tl.where(ties >= 0, wanted.to(tl.int32), ties)
     return last, cut_id, ties
+
+
+@triton.jit
+def reopened(
+    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE: tl.constexpr
+):
+    """(length of the list, ties, lowest key) of an open range in which a top-p with this target ends.
+
+    The histogram told where it would likely end; where it goes further, all candidates below are listed.
+    """
+    if above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE) < target:
+        n, ties, lowest = list_below(x_ptr, list_ptr, top, size, TILE)
+    return n, ties, lowest
+
+
+@triton.jit
+def list_below(x_ptr, list_ptr, top, size, TILE: tl.constexpr):
+    """(length of the list, no ties, lowest key) once all candidates below the key `top` are listed."""
+    n = tl.full((), 0, tl.int32)
+    for start in range(0, size, TILE):
+        ids = start + tl.arange(0, TILE)
+        key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
+        kept = ((key > NEG_INF) & (key < top)).to(tl.int32)
+        tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
+        n += tl.sum(kept, 0)
+    tl.debug_barrier()
+    return n, tl.full((), -1, tl.int32), tl.full((), NEG_INF + 1, tl.int32)
 
 
 @triton.jit

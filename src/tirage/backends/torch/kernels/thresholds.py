@@ -75,8 +75,8 @@ def reads_sums(op):
 
 @triton.jit
 def number_of_sums(op):
-    """How many sums its threshold follows from."""
-    return tl.where(op == _ETA, 4, 5)
+    """How many sums a threshold, or a dynamic temperature, follows from."""
+    return tl.where((op == _P_LESS) | (op == _SIGMA), 5, 4)
 
 
 @triton.jit
@@ -210,6 +210,14 @@ def term(op, j, x, m, c, widest):
 def summed(sums_ptr, j):
     """One of the sums, uint64: other threads of the block may have written it."""
     return tl.load(sums_ptr + j, cache_modifier=".cg").to(tl.uint64)
+
+
+@triton.jit
+def mean_of(sums_ptr):
+    """floor(sum(w * q) / sum(w)), the mean exponent of a set with these sums: int64."""
+    high, low = raised(summed(sums_ptr, 2), summed(sums_ptr, 3), _WORD_BITS)
+    found, _ = quotient(high, low, high * 0, summed(sums_ptr, 1))
+    return found
 
 
 # --- thresholds --------------------------------------------------------------------------------------------------
