@@ -23,9 +23,11 @@ from tirage.operators.logit_bias import ADD
 from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P
 from tirage.operators.operator import Operation
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
+from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 
@@ -128,15 +130,33 @@ LISTED = DYNAMIC_TEMPERATURE_LISTED
         ((MIN_P, TOP_K, LISTED), False, 7),
         ((TOP_N_SIGMA, LISTED), False, 0),
         ((FLOORED[MIN_P], LISTED), False, 0),
+        ((ADD, TOP_K, MIN_P, XTC), True, 0),
+        ((DYNAMIC_TEMPERATURE, XTC_TIES_KEPT), True, 0),
+        ((XTC, TEMPERATURE), False, 0),
+        ((XTC, GREEDY), False, 0),
+        ((XTC, XTC_TIES_KEPT), False, 0),
     ],
 )
-def test_a_dynamic_temperature_runs_in_the_kernels_where_its_list_takes_no_counting(
+def test_a_dynamic_temperature_and_xtc_run_in_the_kernels_where_these_have_all_the_sums(
     ops: tuple[Operation, ...], runs: bool, counted: int
 ) -> None:
-    """`counted` is how many tokens it counts at least, where it runs."""
+    """`counted` is how many tokens a dynamic temperature counts at least, where it runs."""
     program = np.array([[[op, 7, 0, 0, 0, 0] for op in (*ops, *[0] * (4 - len(ops)))]], np.int64)
     assert can_run(program).tolist() == [runs]
     assert not runs or listed(program).tolist() == [counted]
+
+
+def test_xtc_runs_there_where_no_top_p_cuts_a_weight() -> None:
+    for rule, runs in ((0, True), (1, True), (2, False)):
+        program = np.array([[[TOP_P, 1 << 31, rule, 0, 0, 0], [XTC, 1 << 31, 1 << 31, 33, 0, 0]]], np.int64)
+        assert can_run(program).tolist() == [runs]
+
+
+def test_protected_tokens_of_xtc_are_left_to_other_paths() -> None:
+    for protected in ((), (3,)):
+        params = tirage.SamplingParams(xtc_probability=0.5, xtc_protected_ids=protected)
+        form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
+        assert (form is None) == bool(protected)
 
 
 @pytest.mark.parametrize(("mode", "lies_there"), [("raw", True), ("processed", False)])

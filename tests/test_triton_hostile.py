@@ -29,8 +29,8 @@ SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 32)
 
 The last has a min-p below a top-k that parted ties."""
 FEW_JOBS = SMALL_JOBS[:-1:2]
-FURTHER_JOBS = (1001, 1005, 1007, 1009, 1019, 1033)
-"""Jobs with a dynamic temperature, alone, before and behind other filters."""
+FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032)
+"""Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC."""
 TOO_EARLY = (
     "first_lane(middle >= goal + ((at_lane(middle, NOT_COUNTED) - goal) >> 2))",
     "begin",
@@ -39,7 +39,7 @@ TOO_EARLY = (
 
 MISTAKES = {
     "the draw takes the token before": ("+ before <= r", "+ before < r"),
-    "a joint top-p takes its share of what is left": ("tl.where(joint, base, total)", "total"),
+    "a joint top-p takes its share of what is left": ("tl.where(tl.load(step_ptr + 4) > 0, base, total)", "total"),
     "tokens of the second block are listed as those of the first": (
         "tl.cumsum(one, 0) - one, ids, mask=is_open)",
         "tl.cumsum(one, 0) - one, ids % BLOCK, mask=is_open)",
@@ -64,7 +64,7 @@ MISTAKES = {
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
     "a search misses the logits at its bounds": ("tl.where(key >= floor, each, 0)", "tl.where(key > floor, each, 0)"),
     "a search for a tie misses the ids at its bounds": ("(ids <= low + j * step)", "(ids < low + j * step)"),
-    "eta forgets its distance from the mean": ("found + tl.load(step_ptr + 3), share", "found, share"),
+    "eta forgets its distance from the mean": ("limit = found + tl.load(step_ptr + 3)", "limit = found"),
     "top-a squares half of the largest weight": ("(80 - tl.minimum(b, 72))", "(78 - tl.minimum(b, 72))"),
     "p-less has one threshold": ("if a > 0:", "if a < 0:"),
     "top-n-sigma halves the widest distances": ("tl.maximum(widest - exponent, 0)", "tl.maximum(widest - exponent, 1)"),
@@ -91,8 +91,15 @@ MISTAKES = {
 FURTHER_MISTAKES = {
     "the exponent of a dynamic temperature is doubled": ("(octaves * e)", "(octaves * e * 2)"),
     "tokens at -inf are in no list": ("tl.minimum(tl.load(meta_ptr + LISTED), size)", "tl.full((), 0, tl.int64)"),
-    "a dynamic temperature leaves its set closed": ("is_dynamic(op) & (first < LANES)", "is_dynamic(op) & (first < 0)"),
+    "a dynamic temperature leaves its set closed": ("(is_dynamic(op) & is_cut)", "(is_dynamic(op) & (op < 0))"),
     "a dynamic temperature is forgotten in the end": ("scale = scaled(step_ptr, 2, factor)", "scale = before"),
+    "XTC removes the last token too": ("(ids < head_id)", "(ids <= head_id)"),
+    "XTC keeps all ties": ("tl.where(op == _TIES_KEPT, 0, last_id)", "last_id * 0"),
+    "the coin of XTC is the uniform of the draw": ("SAMPLE), _XTC_DOMAIN", "SAMPLE), 0"),
+    "the law of XTC has one set": ("tl.where(is_gone, 0, w)", "w"),
+    "no threshold of XTC is strict": ("more | (tl.load(step_ptr + 4) > 0) |", "more |"),
+    "what XTC always removes is counted": ("tl.where(share == _ALWAYS, gone, 0)", "tl.where(share < 0, gone, 0)"),
+    "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
 
@@ -112,7 +119,7 @@ def run(kind: str, jobs: Iterable[int], rows: int) -> list[dict[str, int]]:
 
 CASES = [
     *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
-    *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:4], 60)),
+    *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60)),
 ]
 
 

@@ -47,6 +47,8 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "dry_breaker_token_ids": ((), (4, 9)),
     "dynatemp_range": (0.0, 0.0, 0.4),
     "dynatemp_exponent": (1.0, 2.5),
+    "xtc_probability": (0.0, 0.0, 0.5),
+    "xtc_threshold": (0.1, 0.02),
 }
 """Fields of the requests, each with values that take turns."""
 

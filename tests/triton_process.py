@@ -42,6 +42,7 @@ from tirage.operators import OPERATORS, Step
 from tirage.operators.row import Process, RowState
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED
 from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
@@ -53,7 +54,7 @@ TILES = ((4, 8), (16, 32), (8, 4), (16, 64), (64, 128))
 MOST_FILTERS = 3
 """Filters of a random program, and perhaps an end: one more makes several times as many ways through the kernels."""
 FURTHER = 1000
-FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
+FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, XTC, XTC_TIES_KEPT)
 """Filters that do not only keep a prefix, one of which jobs from that number on have."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Compared = dict[str, int]
@@ -299,6 +300,12 @@ TEMPERATURES = {
     "behind min-p": SamplingParams(temperature=0.8, dynatemp_range=0.3, min_p=0.05, semantics="llamacpp"),
 }
 """Requests whose temperature follows from the entropy of a set."""
+EXCLUSIONS = {
+    "XTC": SamplingParams(xtc_probability=0.5),
+    "low XTC": SamplingParams(xtc_probability=0.5, xtc_threshold=1e-3, temperature=0.7),
+    "top-p and XTC": SamplingParams(xtc_probability=0.5, xtc_threshold=0.01, top_p=0.9, min_p=0.02),
+}
+"""Requests that remove the likeliest tokens."""
 THRESHOLDS = {
     "epsilon": SamplingParams(epsilon_cutoff=3e-4),
     "eta": SamplingParams(eta_cutoff=2e-3),
@@ -542,6 +549,7 @@ def main() -> None:
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
+            "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],
             "edited counts": lambda: [edited_counts()],
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),

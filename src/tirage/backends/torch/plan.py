@@ -23,7 +23,8 @@ from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATUR
 from tirage.operators.top_a import TOP_A
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
-from tirage.operators.top_p import TOP_P
+from tirage.operators.top_p import RULES, TOP_P
+from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 HEADER = 8
@@ -46,8 +47,8 @@ CUTS = (
     *(EPSILON, TOP_A, ETA, P_LESS, TOP_N_SIGMA),
 )
 """The filters that keep a prefix of (key descending, id ascending), all of which the kernels run."""
-FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS)
-"""The filters that the kernels run."""
+FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS, *COINS)
+"""The filters that the kernels run, where `can_run` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class DrawPlan:
         for at, column in enumerate(header):
             meta[:, at] = column
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
-        filters = np.isin(ops, (*CUTS, *DYNAMIC)).any(axis=1) | (first != last)
+        filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS)).any(axis=1) | (first != last)
         return cls(meta, not greedy.all(), bool((filters & ~greedy).any()))
 
     def on(self, device: torch.device) -> Tensor:
@@ -128,12 +129,23 @@ def _is_begun(ops: NDArray[np.int64], at: NDArray[np.int64], place: NDArray[np.i
 def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6], all of whose filters are in `FILTERS`, that the kernels run.
 
-    Blocks are weighed by two temperatures, and a dynamic one is the second of them, after T = 1.
+    Blocks are weighed by two temperatures, and a dynamic one is the second of them, after T = 1. XTC is the last of the
+    filters, as those behind it would need sums of both of its sets.
     """
     ops = programs[:, :, 0]
     dynamic = np.isin(ops, DYNAMIC).sum(axis=1)
     alone = (dynamic == 1) & ~(ops == TEMPERATURE).any(axis=1) & _knows_listed(ops)
-    return np.where(dynamic > 0, alone, has_two_temperatures(programs))
+    return np.where(dynamic > 0, alone, has_two_temperatures(programs)) & _ends_with_xtc(programs)
+
+
+def _ends_with_xtc(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `programs` [B, S, 6] without XTC, or with one behind all others, none of which cut a weight."""
+    ops = programs[:, :, 0]
+    is_xtc = np.isin(ops, COINS)
+    last = ops.shape[1] - 1 - np.argmax(ops[:, ::-1] >= FIRST_FILTER, axis=1)
+    is_last = (is_xtc.sum(axis=1) == 1) & is_xtc[np.arange(len(ops)), last]
+    truncates = (np.isin(ops, (TOP_P, FLOORED[TOP_P])) & (programs[:, :, 2] == RULES.index("truncated"))).any(axis=1)
+    return ~is_xtc.any(axis=1) | (is_last & ~truncates)
 
 
 def _knows_listed(ops: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -45,6 +45,7 @@ def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     known = runs_only(rows, (*edits.STEPS, *kernels.FILTERS))
     able = known & ~rows.resample & (rows.views == View.NONE) & can_run(rows.programs)
+    able &= np.diff(rows.protected_start) == 0
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 

@@ -147,7 +147,7 @@ class RowForm:
 def form_of(row: SamplingRow) -> RowForm | None:
     """The form of a request, or None when it needs the host."""
     params = row.params
-    if params.logits_processors or params.return_kept or row.step is not None:
+    if params.logits_processors or params.return_kept or params.xtc_protected_ids or row.step is not None:
         return None
     if params.logprob_token_ids or (params.lists_logprobs and params.logprobs_mode == "sampled"):
         return None

@@ -11,6 +11,7 @@ from tirage.backends.torch.kernels.layout import (
     FACTOR,
     FAR,
     FIRST_C,
+    HEAD_KEY,
     HIGH,
     IS_GREEDY,
     KEPT,
@@ -33,11 +34,12 @@ from tirage.backends.torch.kernels.layout import (
     last_exponent,
     sum_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.rule import NEG_INF, exponent_of, lowest_key, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, lowest_key, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_logit,
     is_min_p,
     is_top_p,
+    is_xtc,
     judged,
     least_by_logit,
     least_kept,
@@ -91,7 +93,7 @@ def lane_of_key(key, m, meta_ptr, row_ptr):
 
 
 @triton.jit
-def known_lanes(op, step_ptr, numbers, m, c, high, meta_ptr, row_ptr):
+def known_lanes(op, step_ptr, numbers, m, c, high, is_cut, meta_ptr, row_ptr):
     """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
     begin = tl.full((), LANES, tl.int32)
     if is_min_p(op, step_ptr):
@@ -100,7 +102,7 @@ def known_lanes(op, step_ptr, numbers, m, c, high, meta_ptr, row_ptr):
         begin = lane_of_key(least_by_logit(step_ptr, high), m, meta_ptr, row_ptr)
     if op == _TOP_K:
         begin = first_lane(numbers >= tl.load(step_ptr + 1))
-    return tl.where(reads_sums(op), 0, begin), begin
+    return tl.where(reads_sums(op) | (is_dynamic(op) & is_cut), 0, begin), begin
 
 
 @triton.jit
@@ -117,10 +119,17 @@ def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, meta
         total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
         limit, floor = judged(op, step_ptr, total, sums_ptr)
         key = least_kept(op, limit, floor, m, c, high, widest)
-        lane = lane_of_key(key, m, meta_ptr, row_ptr)
+        # The likeliest token stays anyway, but XTC counts it only where it reaches the threshold.
+        lane = tl.where(is_xtc(op) & (floor > _UNIT), -1, lane_of_key(key, m, meta_ptr, row_ptr))
         begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
         end = tl.where(side == 0, lane, tl.maximum(end, lane))
     return begin, end, key
+
+
+@triton.jit
+def removed_lane(numbers, end):
+    """The first lane of what an XTC may remove, BINS where fewer than two tokens may reach its threshold."""
+    return tl.where(at_lane(numbers, tl.minimum(end, NOT_COUNTED)) < 2, LANES, 0)  # pyright: ignore[reportOperatorIssue]
 
 
 @triton.jit
@@ -205,6 +214,7 @@ def bound(
         widest = tl.full((), -1, tl.int32)
         tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
         tl.store(row_ptr + FACTOR, 0)
+        tl.store(row_ptr + HEAD_KEY, POS_INF)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
             op = tl.load(step_ptr)
@@ -215,9 +225,9 @@ def bound(
                     least, most = sharpened(least, most, whole)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, meta_ptr, row_ptr)
+            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, meta_ptr, row_ptr)
             is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & (c == constant(meta_ptr, FIRST_C))
-            if reads_mass(op) | is_summed:
+            if reads_mass(op) | is_summed | is_xtc(op):
                 low_total, high_total = total_of(least, most, first, last)
                 if is_summed:
                     low_total, high_total = whole, whole
@@ -227,8 +237,8 @@ def bound(
                 if is_summed:
                     tl.store(row_ptr + KEPT, key)
                     begin, end = tl.where(first < LANES, 0, begin), tl.where(first < LANES, LANES, end)
-            if is_dynamic(op) & (first < LANES):
-                begin = begin * 0
+            if is_xtc(op):
+                begin = removed_lane(numbers, end)
             if is_top_p(op):
                 begin, end = goal_lanes(
                     step_ptr, least, most, first, last, base_low, base_high, c == constant(meta_ptr, FIRST_C)

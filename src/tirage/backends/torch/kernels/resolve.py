@@ -6,6 +6,14 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
+from tirage.backends.torch.kernels.exclusion import (
+    find_head,
+    is_before,
+    is_on,
+    mixed_logprob,
+    share_of_xtc,
+    without_head,
+)  # fmt: skip
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
     ABOVE_FIRST,
@@ -16,6 +24,8 @@ from tirage.backends.torch.kernels.layout import (
     FACTOR,
     FIRST_C,
     GREATEST,
+    HEAD_ID,
+    HEAD_KEY,
     HIGH,
     IS_GREEDY,
     KEPT,
@@ -36,9 +46,20 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     sum_of,
 )  # fmt: skip
+from tirage.backends.torch.kernels.lists import (
+    BY_NUMBER,
+    BY_WEIGHT,
+    WAYS,
+    nth_tie,
+    open_count,
+    open_keys,
+    open_mass,
+    open_sums,
+)  # fmt: skip
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
+    POS_INF,
     exponent_of,
     is_in,
     key_of,
@@ -55,6 +76,7 @@ from tirage.backends.torch.kernels.thresholds import (
     is_by_logit,
     is_min_p,
     is_top_p,
+    is_xtc,
     judged,
     least_by_logit,
     least_kept,
@@ -65,111 +87,12 @@ from tirage.backends.torch.kernels.thresholds import (
     term,
     widest_of,
 )
-from tirage.operators.temperature import TEMPERATURE
+from tirage.exact.philox import Domain
 from tirage.operators.top_k import TOP_K
 
-WAYS = tl.constexpr(8)
-"""Parts that a search divides its range into with each reading of the list."""
-_MAX = tl.constexpr(0x7FFFFFFF)
-_BY_WEIGHT, _BY_NUMBER = tl.constexpr(True), tl.constexpr(False)
-_TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
-
-
-@triton.jit
-def open_keys(x_ptr, list_ptr, start, n, TILE: tl.constexpr):
-    """(keys, ids, logits) [TILE] of a tile of the list; the keys beyond its end are -inf's."""
-    at = start + tl.arange(0, TILE)
-    ids = tl.load(list_ptr + at, mask=at < n, other=NO_ID)
-    x = tl.load(x_ptr + ids, mask=at < n, other=float("-inf"))
-    return key_of(x), ids, x
-
-
-@triton.jit
-def open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE: tl.constexpr):
-    """How many tokens of the set lie in the range at or above `lowest`; of a range of one key only that is known."""
-    total = tl.maximum(ties, 0)
-    if ties < 0:
-        for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            total += tl.sum((is_in(key, ids, cut_key, cut_id) & (key >= lowest)).to(tl.int32), 0)
-    return total
-
-
-@triton.jit
-def open_mass(x_ptr, list_ptr, n, ties, single, lowest, cut_key, cut_id, m, c, TILE: tl.constexpr):
-    """The weight of the same tokens."""
-    total = tl.maximum(ties, 0).to(tl.int64) * weight_of(exponent_of(value_of(single), m, c))
-    if ties < 0:
-        for start in range(0, n, TILE):
-            key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
-    return total
-
-
-@triton.jit
-def open_sums(
-    x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE: tl.constexpr, WEIGH: tl.constexpr
-):  # fmt: skip
-    """The weights of the same tokens, or their number, at or above `low` + j * `step`: int64 [WAYS], 0 for j = 0."""
-    at = tl.arange(0, WAYS)
-    sums = (at * 0).to(tl.int64)
-    for start in range(0, n, TILE):
-        # Half a tile at a time: the state of the row takes most registers.
-        for part in range(0, TILE, TILE // 2):
-            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 2)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            each = kept.to(tl.int64)
-            if WEIGH:
-                each = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
-            for j in range(1, WAYS):
-                floor = tl.minimum(low + j * step, _MAX).to(tl.int32)
-                sums += tl.where(at == j, tl.sum(tl.where(key >= floor, each, 0), 0), 0)
-    return sums
-
-
-@triton.jit
-def tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE: tl.constexpr):
-    """How many tokens with that key have ids of at most `low` + j * `step`: int64 [WAYS]."""
-    at = tl.arange(0, WAYS)
-    counts = (at * 0).to(tl.int64)
-    for start in range(0, n, TILE):
-        key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-        for j in range(1, WAYS):
-            tie = (key == key_wanted) & (ids <= low + j * step)
-            counts += tl.where(at == j, tl.sum(tie.to(tl.int64), 0), 0)
-    return counts
-
-
-@triton.jit
-def nth_tie(
-    x_ptr, count_ptr, list_ptr, n, ties, key_wanted, wanted, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Id of the `wanted`-th token, counted from 1 and by id, whose key is `key_wanted`."""
-    if ties >= 0:
-        at = tl.arange(0, PADDED)
-        reached = tl.cumsum(tl.load(count_ptr + at * 4 + OPEN, mask=at < blocks, other=0), 0).to(tl.int64)
-        block = tl.sum((reached < wanted).to(tl.int32), 0)
-        seen = tl.max(tl.where(reached < wanted, reached, 0), 0)
-        ids = block * BLOCK + tl.arange(0, BLOCK)
-        tie = (key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))) == key_wanted).to(tl.int32)
-        rank = seen + tl.cumsum(tie, 0)
-        found = tl.max(tl.where((tie > 0) & (rank == wanted), ids, -1), 0)
-    else:
-        # Mostly the first: one pass finds it.
-        first = tl.full((), NO_ID, tl.int32)
-        for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            first = tl.minimum(first, tl.min(tl.where(key == key_wanted, ids, NO_ID), 0))
-        low, top = first - 1, tl.where(wanted > 1, size - 1, first)
-        while low + 1 < top:
-            step = tl.cdiv(top - low, WAYS)
-            counts = tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE)
-            low += tl.sum(((counts < wanted) & (tl.arange(0, WAYS) > 0)).to(tl.int32), 0) * step
-            top = tl.minimum(low + step, top)
-        found = top
-    return found
+_TOP_K = tl.constexpr(int(TOP_K))
+_DRAW = tl.constexpr(int(Domain.DRAW))
+_ALWAYS = tl.constexpr(1 << 32)
 
 
 # --- the steps of one row --------------------------------------------------------------------------------------------
@@ -189,7 +112,7 @@ def first_maximum(x_ptr, high_ptr, size, blocks, high, BLOCK: tl.constexpr, PADD
 @triton.jit
 def uniform_of(meta_ptr):
     """The uniform of a row's draw."""
-    return uniform(tl.load(meta_ptr + SEED), tl.load(meta_ptr + STEP), tl.load(meta_ptr + SAMPLE))
+    return uniform(tl.load(meta_ptr + SEED), tl.load(meta_ptr + STEP), tl.load(meta_ptr + SAMPLE), _DRAW)
 
 
 @triton.jit
@@ -261,26 +184,22 @@ def draw_row(
                 size, TILE,
             )
         total, above = base, base
-        if (is_temperature(op) | is_top_p(op) | reads_mass(op)) & (is_plain == 0):
+        if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
             total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
             base = tl.where(is_temperature(op), total, base)
         if least_number(op, step_ptr) > 1:
             number = set_size(x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED, TILE)
-            if number < least_number(op, step_ptr):
-                op = op * 0  # no token may go
+            op = tl.where(number < least_number(op, step_ptr), 0, op)  # no token may go
         if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
-            key = least_key(
+            cut_key, cut_id, ties = cut_to_key(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m,
                 c, TILE,
             )
-            cut_id = tl.where(key > cut_key, NO_ID, cut_id)
-            cut_key = tl.maximum(cut_key, key)
-            ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
         if is_top_p(op):
-            joint = tl.load(step_ptr + 4) > 0
-            target = target_of(tl.load(step_ptr + 1), tl.where(joint, base, total), tl.load(step_ptr + 2))
+            judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
+            target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
                     n, ties, lowest = reopened(
@@ -295,17 +214,42 @@ def draw_row(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
                 BLOCK, PADDED, TILE,
             )
-    token, support, total = draw(
-        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, uniform_of(meta_ptr), lowest, cut_key, cut_id, m, c,
-        trimmed, left, size, blocks, BLOCK, PADDED, TILE,
+        if is_xtc(op):
+            find_head(
+                x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
+                blocks, BLOCK, PADDED, TILE,
+            )
+    return draw(
+        x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
+        trimmed, left, size, blocks, steps, BLOCK, PADDED, TILE,
     )
-    return token, logprob_in(x_ptr, meta_ptr, row_ptr, token, m, total, trimmed, left, steps), support
 
 
 @triton.jit
-def logprob_in(x_ptr, meta_ptr, row_ptr, token, m, total, trimmed, left, steps):
-    """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`."""
-    lp = logprob_of(tl.load(x_ptr + token), m, last_scale_of(meta_ptr, row_ptr, steps), total)
+def logprob_in(
+    x_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps
+):
+    """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`.
+
+    Where XTC is on with a `share` from 0, the set that it leaves has the mass `total_on`.
+    """
+    x = tl.load(x_ptr + token)
+    if share >= 0:
+        w = weight_of(exponent_of(x, m, c))
+        is_gone = is_before(
+            key_of(x), token, tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"),
+            tl.load(row_ptr + HEAD_ID, cache_modifier=".cg"),
+        )
+        lp = mixed_logprob(w, total, tl.where(is_gone, 0, w), total_on, share)
+    else:
+        lp = unmixed_logprob(x, meta_ptr, row_ptr, token, m, total, trimmed, left, steps)
+    return lp
+
+
+@triton.jit
+def unmixed_logprob(x, meta_ptr, row_ptr, token, m, total, trimmed, left, steps):
+    """The same in a row without XTC."""
+    lp = logprob_of(x, m, last_scale_of(meta_ptr, row_ptr, steps), total)
     part = tl.maximum(left, 1).to(tl.uint64)
     share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0
     return tl.where((trimmed >= 0) & (token == trimmed), share, lp)
@@ -350,6 +294,20 @@ def least_key(
         # The open range holds the whole set where its sums are asked for; one key alone is kept anyway.
         key = threshold(x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE)
     return key
+
+
+@triton.jit
+def cut_to_key(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c,
+    TILE: tl.constexpr,
+):
+    """(cut_key, cut_id, ties) after a step with a threshold, of a set with the mass `total`."""
+    key = least_key(
+        x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, TILE
+    )
+    cut_id = tl.where(key > cut_key, NO_ID, cut_id)
+    ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
+    return tl.maximum(cut_key, key), cut_id, ties
 
 
 @triton.jit
@@ -443,7 +401,7 @@ def cut_top_k(
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, _BY_NUMBER)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER)
         low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
         end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
@@ -498,7 +456,7 @@ def cut_top_p(
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, _BY_WEIGHT)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, BY_WEIGHT)
         low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
         end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
@@ -516,13 +474,46 @@ def cut_top_p(
 
 @triton.jit
 def draw(
-    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, u, lowest, cut_key, cut_id, m, c, trimmed, left,
-    size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
+    trimmed, left, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(token, support, mass): the block in which the running sum of weights passes the uniform, then its token."""
+    """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
+    whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
+    kind = tl.where((cut_key > NEG_INF) & (is_plain == 0), ABOVE_LAST, whole)
+    each, support = weighed(
+        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+        blocks, BLOCK, PADDED, TILE,
+    )
+    total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
+    total_on = total
+    head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
+    if share >= 0 and tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg") < POS_INF:
+        others, gone = without_head(
+            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, n, ties, kind, lowest, cut_key, cut_id, m, c,
+            blocks, BLOCK, PADDED, TILE,
+        )
+        total_on = tl.sum(others, 0)
+        support -= tl.where(share == _ALWAYS, gone, 0)
+        if is_on(meta_ptr, share):
+            each = others
+            head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
+            head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
+    token = drawn_from(
+        x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+        BLOCK, PADDED,
+    )
+    lp = logprob_in(x_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
+    return token, lp, support
+
+
+@triton.jit
+def weighed(
+    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+    blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(masses of the blocks int64 [PADDED], support) of a set; where a list is read, its masses are added there."""
     at = tl.arange(0, PADDED)
     there = at < blocks
-    kind = tl.where(is_plain, ALL_FIRST, tl.where(cut_key > NEG_INF, ABOVE_LAST, ALL_LAST))
     support = sum_of(count_ptr, WEIGHTY, blocks, PADDED)
     each = tl.load(mass_ptr + at * 4 + kind, mask=there, other=0)
     if (cut_key > NEG_INF) & (is_plain == 0):
@@ -546,6 +537,16 @@ def draw(
             # What other threads of this block have added is read past the nearest cache.
             tl.debug_barrier()
             each = tl.load(mass_ptr + at * 4 + ABOVE_LAST, mask=there, other=0, cache_modifier=".cg")
+    return each, support
+
+
+@triton.jit
+def drawn_from(
+    x_ptr, each, u, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+):
+    """The token: the block in which the running sum of weights passes the uniform `u`, then its token there."""
+    there = tl.arange(0, PADDED) < blocks
     reached = tl.cumsum(each, 0)
     total = tl.max(reached, 0)
     r = tl.umulhi(u, total.to(tl.uint64)).to(tl.int64)  # pyright: ignore[reportAttributeAccessIssue]
@@ -554,8 +555,8 @@ def draw(
     before = tl.max(tl.where(passed, reached, 0), 0)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
-    kept = is_in(key_of(x), ids, cut_key, cut_id)
+    kept = is_in(key_of(x), ids, cut_key, cut_id) & (is_before(key_of(x), ids, head_key, head_id) == 0)
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)
-    return block * BLOCK + tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0), support, total
+    return block * BLOCK + tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0)
 # fmt: on
