@@ -16,9 +16,20 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import tirage
 from tirage.backends.torch import draw_op
-from tirage.backends.torch.plan import FILTERS, HEADER, DrawPlan
+from tirage.backends.torch.device.row_form import form_of
+from tirage.backends.torch.plan import FILTERS, HEADER, DrawPlan, can_run, listed
+from tirage.history import History
+from tirage.operators.logit_bias import ADD
+from tirage.operators.min_keep import FLOORED
+from tirage.operators.min_p import MIN_P
+from tirage.operators.operator import Operation
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
+from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling import row_states
-from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 
 def arguments(rows: int, params: tirage.SamplingParams = PLAIN) -> tuple[Any, ...]:
@@ -97,6 +108,62 @@ def test_the_kernels_run_the_filters_that_rows_on_a_device_may_have() -> None:
     from tirage.backends.torch import kernels
 
     assert kernels.FILTERS == FILTERS
+
+
+LISTED = DYNAMIC_TEMPERATURE_LISTED
+
+
+@pytest.mark.parametrize(
+    ("ops", "runs", "counted"),
+    [
+        ((TEMPERATURE, TOP_K, TEMPERATURE), True, 0),
+        ((TOP_K, TEMPERATURE, TEMPERATURE), False, 0),
+        ((DYNAMIC_TEMPERATURE, MIN_P), True, 0),
+        ((TEMPERATURE, DYNAMIC_TEMPERATURE), False, 0),
+        ((DYNAMIC_TEMPERATURE, LISTED), False, 0),
+        ((TOP_N_SIGMA, DYNAMIC_TEMPERATURE), True, 0),
+        ((LISTED,), True, (1 << 31) - 1),
+        ((ADD, LISTED), True, (1 << 31) - 1),
+        ((TOP_K, LISTED), True, 7),
+        ((ADD, TOP_K, LISTED), True, 7),
+        ((TOP_K, MIN_P, LISTED), True, 0),
+        ((MIN_P, TOP_K, LISTED), False, 7),
+        ((TOP_N_SIGMA, LISTED), False, 0),
+        ((FLOORED[MIN_P], LISTED), False, 0),
+        ((ADD, TOP_K, MIN_P, XTC), True, 0),
+        ((DYNAMIC_TEMPERATURE, XTC_TIES_KEPT), True, 0),
+        ((XTC, TEMPERATURE), False, 0),
+        ((XTC, GREEDY), False, 0),
+        ((XTC, XTC_TIES_KEPT), False, 0),
+    ],
+)
+def test_a_dynamic_temperature_and_xtc_run_in_the_kernels_where_these_have_all_the_sums(
+    ops: tuple[Operation, ...], runs: bool, counted: int
+) -> None:
+    """`counted` is how many tokens a dynamic temperature counts at least, where it runs."""
+    program = np.array([[[op, 7, 0, 0, 0, 0] for op in (*ops, *[0] * (4 - len(ops)))]], np.int64)
+    assert can_run(program).tolist() == [runs]
+    assert not runs or listed(program).tolist() == [counted]
+
+
+def test_xtc_runs_there_where_no_top_p_cuts_a_weight() -> None:
+    for rule, runs in ((0, True), (1, True), (2, False)):
+        program = np.array([[[TOP_P, 1 << 31, rule, 0, 0, 0], [XTC, 1 << 31, 1 << 31, 33, 0, 0]]], np.int64)
+        assert can_run(program).tolist() == [runs]
+
+
+def test_protected_tokens_of_xtc_are_left_to_other_paths() -> None:
+    for protected in ((), (3,)):
+        params = tirage.SamplingParams(xtc_probability=0.5, xtc_protected_ids=protected)
+        form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
+        assert (form is None) == bool(protected)
+
+
+@pytest.mark.parametrize(("mode", "lies_there"), [("raw", True), ("processed", False)])
+def test_processed_logprobs_of_a_dynamic_temperature_are_told_by_the_host(mode: str, lies_there: bool) -> None:
+    params = tirage.SamplingParams(dynatemp_range=0.5, logprobs=2, logprobs_mode=mode)
+    form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
+    assert (form is not None) == lies_there
 
 
 @needs_triton

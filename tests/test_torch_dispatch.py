@@ -19,6 +19,7 @@ from tirage.backends.sharded.communicators import ThreadGroup
 from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch import dispatch, eager, edits, filters
 from tirage.backends.torch.dispatch import draw_on_device
+from tirage.backends.torch.plan import can_run
 from tirage.operators import END, FIRST_FILTER, OPERATIONS, Operation
 from tirage.operators.operator import keep_by_weight
 from tirage.operators.scale import SCALE
@@ -157,7 +158,8 @@ def test_triton_is_given_only_rows_whose_operations_its_kernels_run(
         return given.copy()
 
     logits, rows = random_case(50_001, V, 40, reports=False)
-    able = [row for row, ops in enumerate(rows.programs[:, :, 0].tolist()) if known.issuperset(ops)]
+    together = can_run(rows.programs)
+    able = [row for row, ops in enumerate(rows.programs[:, :, 0].tolist()) if known.issuperset(ops) and together[row]]
     with np.errstate(all="ignore"):
         assert 2 < len(able) < 38
         assert given_to_triton(rows, logits) == able

@@ -29,6 +29,13 @@ SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 32)
 
 The last has a min-p below a top-k that parted ties."""
 FEW_JOBS = SMALL_JOBS[:-1:2]
+FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032)
+"""Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC."""
+TOO_EARLY = (
+    "first_lane(middle >= goal + ((at_lane(middle, NOT_COUNTED) - goal) >> 2))",
+    "begin",
+)
+"""A piece of the kernels, and one that takes top-p for likely to end where it ends at the earliest."""
 
 MISTAKES = {
     "the draw takes the token before": ("+ before <= r", "+ before < r"),
@@ -57,7 +64,7 @@ MISTAKES = {
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
     "a search misses the logits at its bounds": ("tl.where(key >= floor, each, 0)", "tl.where(key > floor, each, 0)"),
     "a search for a tie misses the ids at its bounds": ("(ids <= low + j * step)", "(ids < low + j * step)"),
-    "eta forgets its distance from the mean": ("found + tl.load(step_ptr + 3), share", "found, share"),
+    "eta forgets its distance from the mean": ("limit = found + tl.load(step_ptr + 3)", "limit = found"),
     "top-a squares half of the largest weight": ("(80 - tl.minimum(b, 72))", "(78 - tl.minimum(b, 72))"),
     "p-less has one threshold": ("if a > 0:", "if a < 0:"),
     "top-n-sigma halves the widest distances": ("tl.maximum(widest - exponent, 0)", "tl.maximum(widest - exponent, 1)"),
@@ -81,6 +88,21 @@ MISTAKES = {
 }
 """A piece of the kernels, and a wrong one in its place."""
 
+FURTHER_MISTAKES = {
+    "the exponent of a dynamic temperature is doubled": ("(octaves * e)", "(octaves * e * 2)"),
+    "tokens at -inf are in no list": ("tl.minimum(tl.load(meta_ptr + LISTED), size)", "tl.full((), 0, tl.int64)"),
+    "a dynamic temperature leaves its set closed": ("(is_dynamic(op) & is_cut)", "(is_dynamic(op) & (op < 0))"),
+    "a dynamic temperature is forgotten in the end": ("scale = scaled(step_ptr, 2, factor)", "scale = before"),
+    "XTC removes the last token too": ("(ids < head_id)", "(ids <= head_id)"),
+    "XTC keeps all ties": ("tl.where(op == _TIES_KEPT, 0, last_id)", "last_id * 0"),
+    "the coin of XTC is the uniform of the draw": ("SAMPLE), _XTC_DOMAIN", "SAMPLE), 0"),
+    "the law of XTC has one set": ("tl.where(is_gone, 0, w)", "w"),
+    "no threshold of XTC is strict": ("more | (tl.load(step_ptr + 4) > 0) |", "more |"),
+    "what XTC always removes is counted": ("tl.where(share == _ALWAYS, gone, 0)", "tl.where(share < 0, gone, 0)"),
+    "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
+}
+"""The same of what jobs of `FURTHER_JOBS` have."""
+
 
 def started(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> subprocess.CompletedProcess[str]:
     """`triton_process.py` after jobs of a kind, with so many rows each."""
@@ -95,8 +117,14 @@ def run(kind: str, jobs: Iterable[int], rows: int) -> list[dict[str, int]]:
     return json.loads(done.stdout)
 
 
+CASES = [
+    *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
+    *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60)),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "jobs", "rows"), [("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)])
+@pytest.mark.parametrize(("kind", "jobs", "rows"), CASES)
 def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(
     kind: str, jobs: Sequence[int], rows: int
 ) -> None:
@@ -107,9 +135,13 @@ def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("first", [0, 1000])
 @pytest.mark.parametrize(("kind", "part"), [*(("programs", n) for n in range(8)), *(("bounds", n) for n in range(4))])
-def test_two_hundred_thousand_hostile_rows_in_triton_are_those_of_the_plain_path(kind: str, part: int) -> None:
-    jobs = run(kind, range(part * JOBS, (part + 1) * JOBS), ROWS)
+def test_hundreds_of_thousands_of_hostile_rows_in_triton_are_those_of_the_plain_path(
+    kind: str, part: int, first: int
+) -> None:
+    """Half of them with a filter that only jobs from 1,000 on have."""
+    jobs = run(kind, range(first + part * JOBS, first + (part + 1) * JOBS), ROWS)
     assert [job["differences"] for job in jobs] == [0] * JOBS
     assert sum(job["by kernels"] for job in jobs) == JOBS * ROWS
 
@@ -123,12 +155,26 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow) for at, name in enumerate(MISTAKES)],
+    ("name", "jobs"),
+    [
+        pytest.param(name, jobs, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
+        for mistakes, jobs in ((MISTAKES, SMALL_JOBS), (FURTHER_MISTAKES, FURTHER_JOBS))
+        for at, name in enumerate(mistakes)
+    ],
 )
-def test_a_mistake_in_the_kernels_is_seen(name: str) -> None:
-    done = started("mistake", SMALL_JOBS, 60, given=MISTAKES[name])
+def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
+    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES)[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr
         assert sum(job["differences"] for job in json.loads(done.stdout)) > 0
+
+
+@pytest.mark.slow
+def test_where_a_top_p_ends_beyond_what_was_likely_all_tokens_below_are_listed() -> None:
+    """Without the mass of the row the histogram tells where a cut likely is, in the kernels a little further on."""
+    forgotten = ("cut_key, cut_id, m, c, TILE) < target:", "cut_key, cut_id, m, c, TILE) < 0:")
+    for pieces, is_seen in (([], False), ([TOO_EARLY], False), ([TOO_EARLY, forgotten], True)):
+        done = started("likely", range(3), 100, given=pieces)
+        assert done.returncode == 0, done.stderr
+        assert (sum(job["differences"] for job in json.loads(done.stdout)) > 0) == is_seen

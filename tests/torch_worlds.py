@@ -15,11 +15,11 @@ import torch
 from schedules import FEATURES, PASTS, Pick, Request, V, World
 
 from tirage import Batch, ParamsError, SamplingParams
-from tirage.backends.torch import draw_op, eager
+from tirage.backends.torch import draw_op
 from tirage.backends.torch.device import ops
 from tirage.backends.torch.device.row_form import form_of
+from tirage.backends.torch.dispatch import draw_on_device
 from tirage.backends.torch.plan import metadata_of
-from tirage.backends.torch.results import blank
 from tirage.batch.torch import TorchBatch
 from tirage.history import History
 from tirage.sampling_batch import SamplingRow
@@ -45,6 +45,10 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "dry_last_n": (-1, 5),
     "dry_sequence_breakers": ((),),
     "dry_breaker_token_ids": ((), (4, 9)),
+    "dynatemp_range": (0.0, 0.0, 0.4),
+    "dynatemp_exponent": (1.0, 2.5),
+    "xtc_probability": (0.0, 0.0, 0.5),
+    "xtc_threshold": (0.1, 0.02),
 }
 """Fields of the requests, each with values that take turns."""
 
@@ -113,10 +117,8 @@ class MixedWorld(TorchWorld):
 
 
 def by_tensors(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor, **_: bool) -> draw_op.DrawnRows:
-    """What `draw_op.on_host` gives, from plain tensor operations."""
-    rows = metadata_of(meta.numpy())
-    out: Any = blank(rows, x)
-    eager.draw_into(out, x, rows, np.arange(rows.count))
+    """What `draw_op.on_host` gives, from plain tensor operations where those have a step for every filter."""
+    out: Any = draw_on_device(x, metadata_of(meta.numpy()))
     status = torch.where(bad, 1, out.status).to(torch.int8)
     token, support = (torch.where(bad, fill, each) for each, fill in ((out.token_ids, -1), (out.support, 0)))
     return token, torch.where(bad, torch.nan, out.sampled_logprobs), support, status

@@ -27,7 +27,7 @@ import recorded_triton
 import torch
 from numpy.typing import NDArray
 from preset_rows import requests, states
-from random_rows import EDGES, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
+from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
 
@@ -38,8 +38,11 @@ from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import as_logits, kernels, triton
 from tirage.backends.torch.device import launches, ops
 from tirage.backends.torch.dispatch import draw_on_device
+from tirage.operators import OPERATORS, Step
 from tirage.operators.row import Process, RowState
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED
 from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
@@ -50,6 +53,9 @@ TILES = ((4, 8), (16, 32), (8, 4), (16, 64), (64, 128))
 """Pairs of BLOCK and TILE: several of both in most rows, and vocabularies on either side of their bounds."""
 MOST_FILTERS = 3
 """Filters of a random program, and perhaps an end: one more makes several times as many ways through the kernels."""
+FURTHER = 1000
+FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, XTC, XTC_TIES_KEPT)
+"""Filters that do not only keep a prefix, one of which jobs from that number on have."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Compared = dict[str, int]
 
@@ -67,7 +73,7 @@ class Job:
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
     r = np.random.default_rng(number)
-    size, program = SIZES[number % len(SIZES)], random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
+    size, program = SIZES[number % len(SIZES)], _filters(r, number)
     pile, programs = Pile(size), []
     for _ in range(rows):
         pile.history(r)
@@ -81,10 +87,39 @@ def program_job(number: int, rows: int) -> Job:
     )
 
 
+def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
+    """Filters that the kernels run together: from job `FURTHER` on, among them one of `FURTHER_OPS`."""
+    if number < FURTHER:
+        return random_filters(r, set(kernels.FILTERS).difference(FURTHER_OPS), most=MOST_FILTERS)
+    while True:
+        program = random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
+        if {step[0] for step in program}.intersection(FURTHER_OPS) and triton.supports(rows_of([program], r)).all():
+            return program
+
+
 def _tiles(number: int, size: int) -> tuple[int, int]:
     """Blocks and tiles for so many logits: each number of tiles that a row's list has is a way of its own."""
     block, tile = TILES[number % len(TILES)]
     return block, max(tile, 1 << (size // 8).bit_length())
+
+
+def likely_job(number: int, rows: int) -> Job:
+    """A top-p behind a dynamic temperature, of logits whose histogram is coarse where most of the mass is."""
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    programs = []
+    for _ in range(rows):
+        t = float(r.choice([0.11, 0.15, 0.25]))
+        step = OPERATORS["temperature"].lower(
+            temperature=t, dynatemp_range=0.1, dynatemp_exponent=1.0, temperature_floor=None, entropy_count="candidates"
+        )
+        assert isinstance(step, Step)
+        programs.append([
+            (int(step.op), *step.operands),
+            (int(TOP_P), int(r.integers(1 << 30, 1 << 32)), *FILTERS[TOP_P](r)[1:3], 0),
+        ])
+    octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
+    logits = torch.from_numpy((-math.log(2) * octaves).astype(np.float32))
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def preset_job(number: int, times: int) -> Job:
@@ -217,9 +252,16 @@ def changed(pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
         yield
 
 
-def at_programs(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[Compared]:
+def at_programs(
+    jobs: Sequence[int],
+    rows: int,
+    pieces: Sequence[Sequence[str]],
+    folder: Path,
+    *,
+    job: Callable[[int, int], Job] = program_job,
+) -> Iterator[Compared]:
     with changed(pieces, folder):
-        yield from (compared(program_job(number, rows)) for number in jobs)
+        yield from (compared(job(number, rows)) for number in jobs)
 
 
 def at_bounds(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[Compared]:
@@ -249,6 +291,21 @@ COUNTED_PARAMS = {
     "top-k, top-p and min-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
     "temperature last": SamplingParams(temperature=0.7, top_k=40, top_p=0.95, semantics="llamacpp"),
 }
+TEMPERATURES = {
+    "dynamic": SamplingParams(dynatemp_range=0.5),
+    "dynamic, top-p": SamplingParams(dynatemp_range=0.5, top_p=0.9, min_p=0.02),
+    "behind top-k": SamplingParams(
+        temperature=0.8, dynatemp_range=0.3, top_k=40, top_p=0.95, min_p=0.05, semantics="llamacpp"
+    ),
+    "behind min-p": SamplingParams(temperature=0.8, dynatemp_range=0.3, min_p=0.05, semantics="llamacpp"),
+}
+"""Requests whose temperature follows from the entropy of a set."""
+EXCLUSIONS = {
+    "XTC": SamplingParams(xtc_probability=0.5),
+    "low XTC": SamplingParams(xtc_probability=0.5, xtc_threshold=1e-3, temperature=0.7),
+    "top-p and XTC": SamplingParams(xtc_probability=0.5, xtc_threshold=0.01, top_p=0.9, min_p=0.02),
+}
+"""Requests that remove the likeliest tokens."""
 THRESHOLDS = {
     "epsilon": SamplingParams(epsilon_cutoff=3e-4),
     "eta": SamplingParams(eta_cutoff=2e-3),
@@ -487,9 +544,12 @@ def main() -> None:
         folder = Path(name)
         results: dict[str, Callable[[], list[Any]]] = {
             "programs": lambda: [*at_programs(jobs, rows, [], folder)],
+            "likely": lambda: [*at_programs(jobs, rows, json.load(sys.stdin), folder, job=likely_job)],
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
+            "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
+            "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],
             "edited counts": lambda: [edited_counts()],
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),

@@ -19,7 +19,7 @@ from torch import Tensor
 from tirage.backends.groups import Ids, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.plan import HEADER, DrawPlan, has_two_temperatures
+from tirage.backends.torch.plan import HEADER, DrawPlan, can_run
 from tirage.backends.torch.rule import integers
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
@@ -44,7 +44,8 @@ _LOG_MASSES: Any = kernels.log_masses
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     known = runs_only(rows, (*edits.STEPS, *kernels.FILTERS))
-    able = known & ~rows.resample & (rows.views == View.NONE) & has_two_temperatures(rows.programs)
+    able = known & ~rows.resample & (rows.views == View.NONE) & can_run(rows.programs)
+    able &= np.diff(rows.protected_start) == 0
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 
@@ -166,7 +167,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
 
     if work.draws:
         _WEIGH[b, blocks](x, meta, row, status, mass, count, work.bins, work.sums, *shape, BLOCK=block, **EXACT)
-        _BOUND[b,](work.bins, work.sums, meta, row, status, mass, work.columns, blocks, steps, PADDED=padded, **WIDE)
+        _BOUND[b,](work.bins, work.sums, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
         if work.filters:
             _SPLIT[b, blocks](
                 *(x, meta, row, status, work.ends, mass, count, listed, work.length, *shape), BLOCK=block, **EXACT

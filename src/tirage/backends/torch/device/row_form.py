@@ -23,7 +23,7 @@ from tirage.backends.torch.device.past_form import (
     past_form,
     rounded,
 )
-from tirage.backends.torch.plan import FILTERS, HEADER, SAMPLE, SEED, STEP, DrawPlan, has_two_temperatures, metadata_of
+from tirage.backends.torch.plan import DYNAMIC, FILTERS, HEADER, SAMPLE, SEED, STEP, DrawPlan, can_run, metadata_of
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
 from tirage.history import MAX_HISTORY
@@ -147,7 +147,7 @@ class RowForm:
 def form_of(row: SamplingRow) -> RowForm | None:
     """The form of a request, or None when it needs the host."""
     params = row.params
-    if params.logits_processors or params.return_kept or row.step is not None:
+    if params.logits_processors or params.return_kept or params.xtc_protected_ids or row.step is not None:
         return None
     if params.logprob_token_ids or (params.lists_logprobs and params.logprobs_mode == "sampled"):
         return None
@@ -169,7 +169,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     filters = [step for step in still.fixed.steps if step.op >= FIRST_FILTER]
     program = np.array([*(step[:STEP_WIDTH] for step in filters), [END] * STEP_WIDTH], np.int64)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
-    if not _runs(edits, rows):
+    if not _runs(edits, rows) or not _tells(view_of(params), filters):
         return None
     changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
     changes = sorted([*changes, *_following(compiled_params, past)], key=lambda each: semantics.stages.index(each[0]))
@@ -215,7 +215,12 @@ def _runs(edits: Sequence[Step], rows: SamplingMetadata) -> bool:
     """Whether tensors and kernels run these steps: one bias at most, and no more temperatures than blocks have
     masses."""
     known = all(step.op in (*EDITS, BAN) for step in edits) and sum(step.op == ADD for step in edits) <= 1
-    return known and bool(runs_only(rows, FILTERS)[0]) and bool(has_two_temperatures(rows.programs)[0])
+    return known and bool(runs_only(rows, FILTERS)[0]) and bool(can_run(rows.programs)[0])
+
+
+def _tells(view: View, filters: Sequence[Step]) -> bool:
+    """Whether the view's law is known before any logit is."""
+    return view != View.PROCESSED or not any(step.op in DYNAMIC for step in filters)
 
 
 def _found(

@@ -22,15 +22,19 @@ HEAD, BULK, TAIL = (tl.constexpr(n) for n in (192, 288, 31))
 _MOST = tl.constexpr(HEAD.value + BULK.value)
 _TWO_32 = tl.constexpr(1 << 32)
 
-SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED = (tl.constexpr(at) for at in range(HEADER))
+SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED, LISTED = (tl.constexpr(at) for at in range(HEADER))
 PROGRAM = tl.constexpr(HEADER)
 
-ROW = 9
+ROW = 13
 """Numbers of a row, int32: its largest key, the exponents where most begin and where they end, the lowest key of the
 open range, the one above that range, the least and the greatest key that a token has in it, the least key of a
-candidate, and the least one that the step keeps for which the whole row was summed."""
+candidate, the least one that the step keeps for which the whole row was summed, the constant c of the last temperature
+as bits, those of what a dynamic temperature is divided by, 0 until it is known, key and id of the token before which
+XTC removes all."""
 WIDTH = tl.constexpr(ROW)
-HIGH, NEAR, FAR, LOWEST, TOP, LEAST, GREATEST, LOW, KEPT = (tl.constexpr(at) for at in range(ROW))
+HIGH, NEAR, FAR, LOWEST, TOP, LEAST, GREATEST, LOW, KEPT, LAST, FACTOR, HEAD_KEY, HEAD_ID = (
+    tl.constexpr(at) for at in range(ROW)
+)
 
 SUMS = 5
 """Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""

@@ -18,7 +18,7 @@ from tirage.backends.torch.kernels.layout import (
     HIGH,
     IS_GREEDY,
     LANES,
-    LAST_C,
+    LAST,
     LEAST,
     LOW,
     LOWEST,
@@ -172,7 +172,7 @@ def split(
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
-    first_c, last_c = constant(meta_ptr, FIRST_C), constant(meta_ptr, LAST_C)
+    first_c, last_c = constant(meta_ptr, FIRST_C), constant(row_ptr + row * WIDTH, LAST)
     lowest, top = tl.load(row_ptr + row * WIDTH + LOWEST), tl.load(row_ptr + row * WIDTH + TOP)
     draws = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
     if draws & ((first_c != last_c) | (lowest < top)):

@@ -5,6 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
+from tirage.backends.torch.kernels.exclusion import (
+    find_head,
+    is_before,
+    is_on,
+    mixed_logprob,
+    share_of_xtc,
+    without_head,
+)  # fmt: skip
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
     ABOVE_FIRST,
@@ -12,12 +21,15 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_WEIGHTY,
     ALL_FIRST,
     ALL_LAST,
+    FACTOR,
     FIRST_C,
     GREATEST,
+    HEAD_ID,
+    HEAD_KEY,
     HIGH,
     IS_GREEDY,
     KEPT,
-    LAST_C,
+    LAST,
     LEAST,
     LOWEST,
     OPEN,
@@ -34,9 +46,20 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     sum_of,
 )  # fmt: skip
+from tirage.backends.torch.kernels.lists import (
+    BY_NUMBER,
+    BY_WEIGHT,
+    WAYS,
+    nth_tie,
+    open_count,
+    open_keys,
+    open_mass,
+    open_sums,
+)  # fmt: skip
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
+    POS_INF,
     exponent_of,
     is_in,
     key_of,
@@ -53,6 +76,7 @@ from tirage.backends.torch.kernels.thresholds import (
     is_by_logit,
     is_min_p,
     is_top_p,
+    is_xtc,
     judged,
     least_by_logit,
     least_kept,
@@ -63,111 +87,12 @@ from tirage.backends.torch.kernels.thresholds import (
     term,
     widest_of,
 )
-from tirage.operators.temperature import TEMPERATURE
+from tirage.exact.philox import Domain
 from tirage.operators.top_k import TOP_K
 
-WAYS = tl.constexpr(8)
-"""Parts that a search divides its range into with each reading of the list."""
-_MAX = tl.constexpr(0x7FFFFFFF)
-_BY_WEIGHT, _BY_NUMBER = tl.constexpr(True), tl.constexpr(False)
-_TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
-
-
-@triton.jit
-def open_keys(x_ptr, list_ptr, start, n, TILE: tl.constexpr):
-    """(keys, ids, logits) [TILE] of a tile of the list; the keys beyond its end are -inf's."""
-    at = start + tl.arange(0, TILE)
-    ids = tl.load(list_ptr + at, mask=at < n, other=NO_ID)
-    x = tl.load(x_ptr + ids, mask=at < n, other=float("-inf"))
-    return key_of(x), ids, x
-
-
-@triton.jit
-def open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE: tl.constexpr):
-    """How many tokens of the set lie in the range at or above `lowest`; of a range of one key only that is known."""
-    total = tl.maximum(ties, 0)
-    if ties < 0:
-        for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            total += tl.sum((is_in(key, ids, cut_key, cut_id) & (key >= lowest)).to(tl.int32), 0)
-    return total
-
-
-@triton.jit
-def open_mass(x_ptr, list_ptr, n, ties, single, lowest, cut_key, cut_id, m, c, TILE: tl.constexpr):
-    """The weight of the same tokens."""
-    total = tl.maximum(ties, 0).to(tl.int64) * weight_of(exponent_of(value_of(single), m, c))
-    if ties < 0:
-        for start in range(0, n, TILE):
-            key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
-    return total
-
-
-@triton.jit
-def open_sums(
-    x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE: tl.constexpr, WEIGH: tl.constexpr
-):  # fmt: skip
-    """The weights of the same tokens, or their number, at or above `low` + j * `step`: int64 [WAYS], 0 for j = 0."""
-    at = tl.arange(0, WAYS)
-    sums = (at * 0).to(tl.int64)
-    for start in range(0, n, TILE):
-        # Half a tile at a time: the state of the row takes most registers.
-        for part in range(0, TILE, TILE // 2):
-            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 2)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            each = kept.to(tl.int64)
-            if WEIGH:
-                each = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
-            for j in range(1, WAYS):
-                floor = tl.minimum(low + j * step, _MAX).to(tl.int32)
-                sums += tl.where(at == j, tl.sum(tl.where(key >= floor, each, 0), 0), 0)
-    return sums
-
-
-@triton.jit
-def tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE: tl.constexpr):
-    """How many tokens with that key have ids of at most `low` + j * `step`: int64 [WAYS]."""
-    at = tl.arange(0, WAYS)
-    counts = (at * 0).to(tl.int64)
-    for start in range(0, n, TILE):
-        key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-        for j in range(1, WAYS):
-            tie = (key == key_wanted) & (ids <= low + j * step)
-            counts += tl.where(at == j, tl.sum(tie.to(tl.int64), 0), 0)
-    return counts
-
-
-@triton.jit
-def nth_tie(
-    x_ptr, count_ptr, list_ptr, n, ties, key_wanted, wanted, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Id of the `wanted`-th token, counted from 1 and by id, whose key is `key_wanted`."""
-    if ties >= 0:
-        at = tl.arange(0, PADDED)
-        reached = tl.cumsum(tl.load(count_ptr + at * 4 + OPEN, mask=at < blocks, other=0), 0).to(tl.int64)
-        block = tl.sum((reached < wanted).to(tl.int32), 0)
-        seen = tl.max(tl.where(reached < wanted, reached, 0), 0)
-        ids = block * BLOCK + tl.arange(0, BLOCK)
-        tie = (key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))) == key_wanted).to(tl.int32)
-        rank = seen + tl.cumsum(tie, 0)
-        found = tl.max(tl.where((tie > 0) & (rank == wanted), ids, -1), 0)
-    else:
-        # Mostly the first: one pass finds it.
-        first = tl.full((), NO_ID, tl.int32)
-        for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            first = tl.minimum(first, tl.min(tl.where(key == key_wanted, ids, NO_ID), 0))
-        low, top = first - 1, tl.where(wanted > 1, size - 1, first)
-        while low + 1 < top:
-            step = tl.cdiv(top - low, WAYS)
-            counts = tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE)
-            low += tl.sum(((counts < wanted) & (tl.arange(0, WAYS) > 0)).to(tl.int32), 0) * step
-            top = tl.minimum(low + step, top)
-        found = top
-    return found
+_TOP_K = tl.constexpr(int(TOP_K))
+_DRAW = tl.constexpr(int(Domain.DRAW))
+_ALWAYS = tl.constexpr(1 << 32)
 
 
 # --- the steps of one row --------------------------------------------------------------------------------------------
@@ -187,7 +112,7 @@ def first_maximum(x_ptr, high_ptr, size, blocks, high, BLOCK: tl.constexpr, PADD
 @triton.jit
 def uniform_of(meta_ptr):
     """The uniform of a row's draw."""
-    return uniform(tl.load(meta_ptr + SEED), tl.load(meta_ptr + STEP), tl.load(meta_ptr + SAMPLE))
+    return uniform(tl.load(meta_ptr + SEED), tl.load(meta_ptr + STEP), tl.load(meta_ptr + SAMPLE), _DRAW)
 
 
 @triton.jit
@@ -244,7 +169,7 @@ def draw_row(
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
     lowest, top = range_of(row_ptr, n)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
-    is_plain = (lowest >= top) & (c == constant(meta_ptr, LAST_C))
+    is_plain = (lowest >= top) & (c == constant(row_ptr, LAST))
     base, ties = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), tl.full((), -1, tl.int32)
     if lowest + 1 == top:
         ties = sum_of(count_ptr, OPEN, blocks, PADDED)
@@ -253,30 +178,33 @@ def draw_row(
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
         op = tl.load(step_ptr)
-        if op == _TEMPERATURE:
-            c = constant(step_ptr, 1)
+        if is_temperature(op):
+            c = constant_after(
+                x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
+                size, TILE,
+            )
         total, above = base, base
-        if ((op == _TEMPERATURE) | is_top_p(op) | reads_mass(op)) & (is_plain == 0):
+        if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
             total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-            base = tl.where(op == _TEMPERATURE, total, base)
+            base = tl.where(is_temperature(op), total, base)
         if least_number(op, step_ptr) > 1:
             number = set_size(x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED, TILE)
-            if number < least_number(op, step_ptr):
-                op = op * 0  # no token may go
+            op = tl.where(number < least_number(op, step_ptr), 0, op)  # no token may go
         if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
-            key = least_key(
+            cut_key, cut_id, ties = cut_to_key(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m,
                 c, TILE,
             )
-            cut_id = tl.where(key > cut_key, NO_ID, cut_id)
-            cut_key = tl.maximum(cut_key, key)
-            ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
         if is_top_p(op):
             judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
             target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
             if target <= total:
+                if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
+                    n, ties, lowest = reopened(
+                        x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE
+                    )
                 cut_key, cut_id, ties, trimmed, left = cut_top_p(
                     x_ptr, count_ptr, list_ptr, n, ties, above, target, tl.load(step_ptr + 2), tl.load(step_ptr + 3),
                     lowest, top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
@@ -286,23 +214,53 @@ def draw_row(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
                 BLOCK, PADDED, TILE,
             )
-    token, support, total = draw(
-        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, uniform_of(meta_ptr), lowest, cut_key, cut_id, m, c,
-        trimmed, left, size, blocks, BLOCK, PADDED, TILE,
+        if is_xtc(op):
+            find_head(
+                x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
+                blocks, BLOCK, PADDED, TILE,
+            )
+    return draw(
+        x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
+        trimmed, left, size, blocks, steps, BLOCK, PADDED, TILE,
     )
-    lp = logprob_of(tl.load(x_ptr + token), m, last_scale(meta_ptr, steps), total)
-    part = tl.maximum(left, 1).to(tl.uint64)
-    share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0  # pyright: ignore[reportAttributeAccessIssue]
-    return token, tl.where((trimmed >= 0) & (token == trimmed), share, lp), support
 
 
 @triton.jit
-def last_scale(meta_ptr, steps):
+def logprob_in(
+    x_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps
+):
+    """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`.
+
+    Where XTC is on with a `share` from 0, the set that it leaves has the mass `total_on`.
+    """
+    x = tl.load(x_ptr + token)
+    if share >= 0:
+        w = weight_of(exponent_of(x, m, c))
+        is_gone = is_before(
+            key_of(x), token, tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"),
+            tl.load(row_ptr + HEAD_ID, cache_modifier=".cg"),
+        )
+        lp = mixed_logprob(w, total, tl.where(is_gone, 0, w), total_on, share)
+    else:
+        lp = unmixed_logprob(x, meta_ptr, row_ptr, token, m, total, trimmed, left, steps)
+    return lp
+
+
+@triton.jit
+def unmixed_logprob(x, meta_ptr, row_ptr, token, m, total, trimmed, left, steps):
+    """The same in a row without XTC."""
+    lp = logprob_of(x, m, last_scale_of(meta_ptr, row_ptr, steps), total)
+    part = tl.maximum(left, 1).to(tl.uint64)
+    share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0
+    return tl.where((trimmed >= 0) & (token == trimmed), share, lp)
+
+
+@triton.jit
+def last_scale_of(meta_ptr, row_ptr, steps):
     """1 / T of the last temperature of a row, 1 where it has none."""
     inverse_t = tl.full((), 1.0, tl.float32)
     for s in range(steps):
-        if tl.load(meta_ptr + PROGRAM + s * 6) == _TEMPERATURE:
-            inverse_t = constant(meta_ptr + PROGRAM + s * 6, 2)
+        inverse_t = last_scale(meta_ptr + PROGRAM + s * 6, row_ptr, inverse_t)
     return inverse_t
 
 
@@ -339,6 +297,20 @@ def least_key(
 
 
 @triton.jit
+def cut_to_key(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c,
+    TILE: tl.constexpr,
+):
+    """(cut_key, cut_id, ties) after a step with a threshold, of a set with the mass `total`."""
+    key = least_key(
+        x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, TILE
+    )
+    cut_id = tl.where(key > cut_key, NO_ID, cut_id)
+    ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
+    return tl.maximum(cut_key, key), cut_id, ties
+
+
+@triton.jit
 def cut_to_number(
     x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
@@ -370,7 +342,6 @@ def threshold(
 
     `total` is the mass of the set where no more is summed here.
     """
-    PART: tl.constexpr = TILE // 4
     widest = tl.full((), 0, tl.int32)
     if reads_sums(op):
         least_key = high
@@ -379,20 +350,46 @@ def threshold(
             kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
             least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
         widest = widest_of(least_key, m)
-        at = tl.arange(0, WAYS)
-        sums = (at * 0).to(tl.int64)
-        for start in range(0, n, TILE):
-            # A few of a tile at a time: what is summed takes many registers.
-            for part in range(0, TILE, PART):
-                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-                for j in range(number_of_sums(op)):
-                    sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
-        tl.store(sums_ptr + at, sums, mask=at < SUMMANDS)
-        tl.debug_barrier()
+        sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
         total = tl.load(sums_ptr + 1, cache_modifier=".cg")
     limit, least = judged(op, step_ptr, total, sums_ptr)
     return least_kept(op, limit, least, m, c, high, widest)
+
+
+@triton.jit
+def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr):
+    """Write the sums that a step needs of the set, all of which is in the open range."""
+    PART: tl.constexpr = TILE // 4
+    at = tl.arange(0, WAYS)
+    sums = (at * 0).to(tl.int64)
+    for start in range(0, n, TILE):
+        # A few of a tile at a time: what is summed takes many registers.
+        for part in range(0, TILE, PART):
+            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+            for j in range(number_of_sums(op)):
+                sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
+    tl.store(sums_ptr + at, sums, mask=at < SUMMANDS)
+    tl.debug_barrier()
+
+
+@triton.jit
+def constant_after(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size,
+    TILE: tl.constexpr,
+):
+    """The constant c after a step that is a temperature; a dynamic one is known, or its set is cut and listed."""
+    found = constant(step_ptr, 1)
+    if is_dynamic(op):
+        if tl.load(row_ptr + FACTOR) == 0:
+            # Of tokens that are all equal every temperature makes the same.
+            if ties < 0:
+                sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
+            factor = factor_of(step_ptr, meta_ptr, sums_ptr, size)
+            tl.store(row_ptr + FACTOR, factor.to(tl.int32, bitcast=True))
+            tl.debug_barrier()
+        found = scaled(step_ptr, 1, tl.load(row_ptr + FACTOR, cache_modifier=".cg").to(tl.float32, bitcast=True))
+    return found
 
 
 @triton.jit
@@ -404,7 +401,7 @@ def cut_top_k(
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, _BY_NUMBER)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER)
         low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
         end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
@@ -423,6 +420,33 @@ def cut_top_k(
 
 
 @triton.jit
+def reopened(
+    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE: tl.constexpr
+):
+    """(length of the list, ties, lowest key) of an open range in which a top-p with this target ends.
+
+    The histogram told where it would likely end; where it goes further, all candidates below are listed.
+    """
+    if above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE) < target:
+        n, ties, lowest = list_below(x_ptr, list_ptr, top, size, TILE)
+    return n, ties, lowest
+
+
+@triton.jit
+def list_below(x_ptr, list_ptr, top, size, TILE: tl.constexpr):
+    """(length of the list, no ties, lowest key) once all candidates below the key `top` are listed."""
+    n = tl.full((), 0, tl.int32)
+    for start in range(0, size, TILE):
+        ids = start + tl.arange(0, TILE)
+        key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
+        kept = ((key > NEG_INF) & (key < top)).to(tl.int32)
+        tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
+        n += tl.sum(kept, 0)
+    tl.debug_barrier()
+    return n, tl.full((), -1, tl.int32), tl.full((), NEG_INF + 1, tl.int32)
+
+
+@triton.jit
 def cut_top_p(
     x_ptr, count_ptr, list_ptr, n, ties, above, target, rule, all_ties, lowest, top, cut_key, cut_id, m, c,
     size, blocks,
@@ -432,7 +456,7 @@ def cut_top_p(
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, _BY_WEIGHT)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, BY_WEIGHT)
         low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
         end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
@@ -450,13 +474,46 @@ def cut_top_p(
 
 @triton.jit
 def draw(
-    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, u, lowest, cut_key, cut_id, m, c, trimmed, left,
-    size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
+    trimmed, left, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(token, support, mass): the block in which the running sum of weights passes the uniform, then its token."""
+    """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
+    whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
+    kind = tl.where((cut_key > NEG_INF) & (is_plain == 0), ABOVE_LAST, whole)
+    each, support = weighed(
+        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+        blocks, BLOCK, PADDED, TILE,
+    )
+    total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
+    total_on = total
+    head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
+    if share >= 0 and tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg") < POS_INF:
+        others, gone = without_head(
+            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, n, ties, kind, lowest, cut_key, cut_id, m, c,
+            blocks, BLOCK, PADDED, TILE,
+        )
+        total_on = tl.sum(others, 0)
+        support -= tl.where(share == _ALWAYS, gone, 0)
+        if is_on(meta_ptr, share):
+            each = others
+            head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
+            head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
+    token = drawn_from(
+        x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+        BLOCK, PADDED,
+    )
+    lp = logprob_in(x_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
+    return token, lp, support
+
+
+@triton.jit
+def weighed(
+    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+    blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(masses of the blocks int64 [PADDED], support) of a set; where a list is read, its masses are added there."""
     at = tl.arange(0, PADDED)
     there = at < blocks
-    kind = tl.where(is_plain, ALL_FIRST, tl.where(cut_key > NEG_INF, ABOVE_LAST, ALL_LAST))
     support = sum_of(count_ptr, WEIGHTY, blocks, PADDED)
     each = tl.load(mass_ptr + at * 4 + kind, mask=there, other=0)
     if (cut_key > NEG_INF) & (is_plain == 0):
@@ -480,6 +537,16 @@ def draw(
             # What other threads of this block have added is read past the nearest cache.
             tl.debug_barrier()
             each = tl.load(mass_ptr + at * 4 + ABOVE_LAST, mask=there, other=0, cache_modifier=".cg")
+    return each, support
+
+
+@triton.jit
+def drawn_from(
+    x_ptr, each, u, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+):
+    """The token: the block in which the running sum of weights passes the uniform `u`, then its token there."""
+    there = tl.arange(0, PADDED) < blocks
     reached = tl.cumsum(each, 0)
     total = tl.max(reached, 0)
     r = tl.umulhi(u, total.to(tl.uint64)).to(tl.int64)  # pyright: ignore[reportAttributeAccessIssue]
@@ -488,8 +555,8 @@ def draw(
     before = tl.max(tl.where(passed, reached, 0), 0)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
-    kept = is_in(key_of(x), ids, cut_key, cut_id)
+    kept = is_in(key_of(x), ids, cut_key, cut_id) & (is_before(key_of(x), ids, head_key, head_id) == 0)
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)
-    return block * BLOCK + tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0), support, total
+    return block * BLOCK + tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0)
 # fmt: on

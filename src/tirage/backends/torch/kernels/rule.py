@@ -140,10 +140,10 @@ def target_of(share, total, rule):
 
 
 @triton.jit
-def uniform(seed, step, sample):
-    """64 random bits of the draw's Philox block, as uint64."""
+def uniform(seed, step, sample, domain: tl.constexpr):
+    """64 random bits of the Philox block of a domain, as uint64."""
     zero = tl.full((), 0, tl.uint32)
-    a, b, _, _ = tl.philox(seed, step.to(tl.uint32), sample.to(tl.uint32), zero, zero)
+    a, b, _, _ = tl.philox(seed, step.to(tl.uint32), sample.to(tl.uint32), zero + domain, zero)
     return (a.to(tl.uint64) << 32) | b.to(tl.uint64)
 
 

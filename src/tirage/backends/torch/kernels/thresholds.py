@@ -29,10 +29,12 @@ from tirage.operators.p_less import HALF, P_LESS
 from tirage.operators.top_a import TOP_A
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 
 _EPSILON, _ETA, _TOP_A, _P_LESS, _SIGMA = (
     tl.constexpr(int(op)) for op in (EPSILON, ETA, TOP_A, P_LESS, TOP_N_SIGMA)
 )  # fmt: skip
+_XTC, _XTC_TIES_KEPT = tl.constexpr(int(XTC)), tl.constexpr(int(XTC_TIES_KEPT))
 _MIN_P, _MIN_P_LOGIT, _TOP_P = (tl.constexpr(int(op)) for op in (MIN_P, MIN_P_LOGIT, TOP_P))
 _FLOORED_MIN_P, _FLOORED_LOGIT, _FLOORED_TOP_P = (
     tl.constexpr(int(FLOORED[op])) for op in (MIN_P, MIN_P_LOGIT, TOP_P)
@@ -68,6 +70,12 @@ def is_top_p(op):
 
 
 @triton.jit
+def is_xtc(op):
+    """Whether a step removes the likeliest tokens, by a coin."""
+    return (op == _XTC) | (op == _XTC_TIES_KEPT)
+
+
+@triton.jit
 def reads_sums(op):
     """Whether a step's threshold follows from more than the mass of the set: from the sums of `term`."""
     return (op == _ETA) | (op == _P_LESS) | (op == _SIGMA)
@@ -75,8 +83,8 @@ def reads_sums(op):
 
 @triton.jit
 def number_of_sums(op):
-    """How many sums its threshold follows from."""
-    return tl.where(op == _ETA, 4, 5)
+    """How many sums a threshold, or a dynamic temperature, follows from."""
+    return tl.where((op == _P_LESS) | (op == _SIGMA), 5, 4)
 
 
 @triton.jit
@@ -145,8 +153,10 @@ def root_of(n):
 
 
 @triton.jit
-def share_of(e, s, total):
-    """ceil(E * W / 2^s), for s >= 31: int64."""
+def share_of(op, step_ptr, total):
+    """ceil(E * W / 2^s) of a step's operands, s >= 31: int64; of XTC at least 1, and a strict one the floor plus 1."""
+    at = step_ptr + is_xtc(op).to(tl.int32)
+    e, s = tl.load(at + 1), tl.load(at + 2)
     part, w = e.to(tl.uint64), total.to(tl.uint64)
     high, low = tl.umulhi(part, w), part * w
     # The product is below 2^92, so that a longer shift gives 1 as well.
@@ -155,7 +165,10 @@ def share_of(e, s, total):
     near, far = tl.minimum(by, 63), tl.maximum(by, 64) - 64
     whole = tl.where(short, (high << (64 - near)) | (low >> near), high >> far)
     rest = tl.where(short, low & ((tl.full((), 1, tl.uint64) << near) - 1), low | (high - ((high >> far) << far)))
-    return (whole + (rest > 0).to(tl.uint64)).to(tl.int64)
+    more = rest > 0
+    if is_xtc(op):
+        more = more | (tl.load(step_ptr + 4) > 0) | (whole == 0)
+    return (whole + more.to(tl.uint64)).to(tl.int64)
 
 
 # --- sums of a set -----------------------------------------------------------------------------------------------
@@ -212,6 +225,14 @@ def summed(sums_ptr, j):
     return tl.load(sums_ptr + j, cache_modifier=".cg").to(tl.uint64)
 
 
+@triton.jit
+def mean_of(sums_ptr):
+    """floor(sum(w * q) / sum(w)), the mean exponent of a set with these sums: int64."""
+    high, low = raised(summed(sums_ptr, 2), summed(sums_ptr, 3), _WORD_BITS)
+    found, _ = quotient(high, low, high * 0, summed(sums_ptr, 1))
+    return found
+
+
 # --- thresholds --------------------------------------------------------------------------------------------------
 
 
@@ -250,9 +271,9 @@ def judged(op, step_ptr, total, sums_ptr):
         found, rest = quotient(high, low, by_high, by_low)
         least = found + rest.to(tl.int64)
     if op == _ETA:
-        limit, least = found + tl.load(step_ptr + 3), share_of(a, b, total)
-    if op == _EPSILON:
-        least = share_of(a, b, total)
+        limit = found + tl.load(step_ptr + 3)
+    if (op == _EPSILON) | (op == _ETA) | is_xtc(op):
+        least = share_of(op, step_ptr, total)
     if op == _SIGMA:
         deviation = root_of((found << 2).to(tl.uint64))
         limit = ((a.to(tl.uint64) * deviation) >> tl.minimum(b + 1, 63).to(tl.uint64)).to(tl.int64)
