@@ -467,9 +467,11 @@ def cut_top_p(
     needed = (target - more + each - 1) // tl.maximum(each, 1)
     nth = nth_tie(x_ptr, count_ptr, list_ptr, n, ties, last, needed, size, blocks, BLOCK, PADDED, TILE)
     old_id = tl.where(last == cut_key, cut_id, NO_ID)
-    ties = tl.where((ties >= 0) & (all_ties == 0), needed.to(tl.int32), ties)
+    # Where the range was left open by a least number of tokens, those above it may be enough.
+    keeps_all = (all_ties > 0) & (needed > 0)
+    ties = tl.where((ties >= 0) & (keeps_all == 0), tl.maximum(needed, 0).to(tl.int32), ties)
     trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
-    return last, tl.where(all_ties > 0, old_id, nth), ties, trimmed, target - more - (needed - 1) * each
+    return last, tl.where(keeps_all, old_id, nth), ties, trimmed, target - more - (needed - 1) * each
 
 
 @triton.jit
