@@ -63,7 +63,7 @@ class GGUFModel(TextOnly):
     Rows are sequences of one context of libllama, so that a step of all rows is one batch. Its KV cache begins with
     room for `first_cells` tokens and 8 sequences, and either is doubled when it is full; there are at most 256
     sequences. Each has cells of its own, which is faster, until the first fork, whose past both share, or the first
-    batch of several drafts, and again after 16 rows without them; beyond 512 MiB or a quarter of the weights all share.
+    batch of several drafts, and again after 16 rows without; beyond 512 MiB and a quarter of the weights all share.
     `prefix_bytes` bounds what finished requests leave in the cache for later prompts with the same beginning; 0 turns
     that off. Models with a sliding window or a recurrent state keep nothing, and share cells.
 
@@ -359,6 +359,7 @@ class GGUFModel(TextOnly):
         if not self._context.shared:
             state = kept.state if kept.sequence is None else self._context.save(kept.sequence)
             if state is None or not self._context.load(row.sequence, state):
+                self._context.cut(row.sequence)
                 return
             self._context.cut(row.sequence, length)
         elif not self._share_kept(row, kept, length):
