@@ -38,9 +38,12 @@ from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import as_logits, kernels, triton
 from tirage.backends.torch.device import launches, ops
 from tirage.backends.torch.dispatch import draw_on_device
+from tirage.exact import numbers
 from tirage.operators import OPERATORS, Step
+from tirage.operators.epsilon import EPSILON
 from tirage.operators.row import Process, RowState
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED
+from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling import row_states
@@ -57,6 +60,8 @@ FURTHER = 1000
 FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, XTC, XTC_TIES_KEPT)
 """Filters that do not only keep a prefix, one of which jobs from that number on have."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+TIED = 2000
+"""Jobs from that number on have rows with most tokens at one logit: see `tied_job`."""
 Compared = dict[str, int]
 
 
@@ -72,6 +77,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= TIED:
+        return tied_job(number, rows)
     r = np.random.default_rng(number)
     size, program = SIZES[number % len(SIZES)], _filters(r, number)
     pile, programs = Pile(size), []
@@ -101,6 +108,22 @@ def _tiles(number: int, size: int) -> tuple[int, int]:
     """Blocks and tiles for so many logits: each number of tiles that a row's list has is a way of its own."""
     block, tile = TILES[number % len(TILES)]
     return block, max(tile, 1 << (size // 8).bit_length())
+
+
+def tied_job(number: int, rows: int) -> Job:
+    """A top-k that parts the ties which most tokens are, and behind it an epsilon near the weight of a token above them.
+
+    The histogram tells the mass that the top-k leaves only between far bounds.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    logits, programs = np.zeros((rows, size), np.float32), []
+    for row in logits:
+        second, k = float(r.uniform(0.1, 0.6)), int(r.integers(size // 4, size))
+        row[r.choice(size, 2, replace=False)] = second, math.log(2)
+        weight = math.exp(second)
+        share = (weight if r.random() < 0.5 else r.uniform(1, 2)) / (2 + weight + k - 2)
+        programs.append([(int(TOP_K), k, 0), (int(EPSILON), *numbers.scaled_fraction(share))])
+    return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def likely_job(number: int, rows: int) -> Job:
