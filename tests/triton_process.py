@@ -111,7 +111,7 @@ def _tiles(number: int, size: int) -> tuple[int, int]:
 
 
 def tied_job(number: int, rows: int) -> Job:
-    """A top-k that parts the ties which most tokens are, and behind it an epsilon near the weight of a token above them.
+    """A top-k that parts the ties that most tokens are, and then an epsilon near the weight of a token above them.
 
     The histogram tells the mass that the top-k leaves only between far bounds.
     """
