@@ -54,6 +54,10 @@ VIEW_MISTAKES = {
 
 MEETING_MISTAKES = {
     "the first program of a row goes on with it": ("return before == programs - 1", "return before == 0"),
+    "the block with the last number goes on with a row": (
+        "if is_last(meta_ptr + ARRIVED, blocks):",
+        "if tl.program_id(1) == blocks - 1:",
+    ),
     "a counter stays where it ended": ("        tl.store(arrived_ptr, 0)\n", "        pass\n"),
     "a counter of views begins anywhere": ("tl.store(arrived_ptr + row, 0, mask=block == 0)", "pass"),
 }
@@ -126,7 +130,7 @@ def test_a_mistake_in_the_kernels_of_views_is_seen(name: str) -> None:
 @pytest.mark.slow
 @needs_triton
 @needs_newest_triton
-def test_programs_that_run_one_after_the_other_draw_and_report_the_same() -> None:
+def test_programs_that_run_one_after_the_other_backwards_draw_and_report_the_same() -> None:
     done = started("in turn", [], 3, given=[])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [{"seen": False}]

@@ -526,13 +526,16 @@ def views(steps: int) -> list[dict[str, int]]:
 
 
 def in_turn(rows: int) -> None:
-    """Hostile rows, and steps without and with edits, whose programs run one after the other.
+    """Hostile rows, and steps without and with edits, whose programs run one after the other, the last one first.
 
     An AssertionError where one differs. New memory holds the largest integers and NaN, which no kernel may rely on.
     """
     from tirage.batch.torch import TorchBatch
 
     torch.use_deterministic_algorithms(True)
+    builder = recorded_triton.interpreter.interpreter_builder
+    forwards = builder.set_grid_idx
+    builder.set_grid_idx = lambda *at: forwards(*np.subtract(builder.grid_dim, np.add(at, 1)).tolist())
     assert all(compared(program_job(number, rows))["differences"] == 0 for number in (10, 40))
     x, slots = _logits(np.random.default_rng(1), rows, 40, 0), torch.arange(rows)
     for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}):
