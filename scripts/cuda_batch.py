@@ -206,7 +206,7 @@ def _sizes(device: torch.device) -> dict[str, Any]:
     from tirage.backends.torch.device import launches
 
     kernels = [getattr(triton, f"_{name}") for name in ("MEASURE", "WEIGH", "BOUND", "SPLIT", "RESOLVE")]
-    kernels += [getattr(launches, f"_{name}") for name in ("EDIT", "SETTLE_SLOTS", "APPEND")]
+    kernels += [getattr(launches, f"_{name}") for name in ("MEASURE_SLOTS", "EDIT", "APPEND")]
 
     def drawn(rows: int) -> int:
         batch = batch_on(device, rows)

@@ -26,7 +26,7 @@ _TYPES = (
 _SLOTS = (
     dict.fromkeys(
         (
-            "slots_ptr", "length_ptr", "least_ptr", "said_ptr", "fault_ptr", "distinct_ptr", "bias_ids_ptr",
+            "slots_ptr", "tokens_ptr", "least_ptr", "said_ptr", "fault_ptr", "distinct_ptr", "bias_ids_ptr",
             "count_ids_ptr", "prompt_ptr", "ngram_ptr", "window_ptr", "last_power_ptr", "unbroken_ptr",
             "phrase_ids_ptr", "seed_ptr", "slots_meta_ptr",
             "view_ptr", "top_n_ptr", "rank_ptr", "top_id_ptr",
@@ -43,7 +43,7 @@ _SLOTS = (
     | dict.fromkeys(
         (
             "given_ptr", "words_ptr", "early_ptr", "edits_ptr", "in_prompt_ptr", "in_output_ptr", "ring_ptr",
-            "ahead_ptr", "breaks_ptr", "phrases_ptr", "tail_ptr", "above_ptr",
+            "ahead_ptr", "breaks_ptr", "phrases_ptr", "tail_ptr", "above_ptr", "arrived_ptr",
         ),
         "*i32",
     )
@@ -51,15 +51,15 @@ _SLOTS = (
     | dict.fromkeys(("used_ptr", "phrase_own_ptr"), "*u8")
 )  # fmt: skip
 """Arguments of the kernels that step rows whose tables lie on the device, where others have other types."""
-_OWN = {name: {"length_ptr": "*i64"} for name in ("edit", "append")} | {
-    name: {"given_ptr": "*fp32", "ends_ptr": "*i64"} for name in ("view_ends", "view_weigh", "tell")
+_OWN = {"append": {"length_ptr": "*i64"}} | {
+    name: {"given_ptr": "*fp32", "ends_ptr": "*i64"} for name in ("view_ends", "view_weigh")
 }
 """Arguments that have another type in some kernels."""
 _SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256}
 
 
 _LAUNCHED = {"BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE}
-_FIRST = ("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses")
+_FIRST = ("measure", "weigh", "bound", "split", "resolve", "log_masses")
 _OF_SLOTS = {
     "BLOCK": triton_launch.BLOCK,
     "PADDED": 256,
@@ -83,7 +83,7 @@ def as_launched(name: str, capability: int) -> str:
     if name in ("bound", "resolve", "edit"):
         options |= {"num_warps": 8, "maxnreg": triton_launch.REGISTERS}
     sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
-    if name in ("view_ends", "view_weigh", "tell"):
+    if name in ("view_ends", "view_weigh"):
         sizes = sizes | {"BLOCK": launches.VIEWED}
     return _compiled(getattr(kernels, name), sizes, capability, options)
 

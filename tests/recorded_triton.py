@@ -7,8 +7,10 @@ each of which ends where Python asks for a value (`if`, `while`, `range`) and go
 methods do the operations, on arrays [programs, size]; programs part at a question and meet again at the function's end.
 At an answer that no program gave before, the interpreter itself runs the function for one program, which adds to the
 tree. What it writes is undone, and before it what all programs have written in this function, which then begins anew.
-Programs must not depend on each other. Atomic operations are done when all programs run: no question may hang on what
-they leave.
+Programs must not depend on each other, but for what they read behind an atomic operation that acquires and releases.
+All programs that are together do such an operation at once, in their order, and it is kept what it gave each of them
+and what stood by then where anything was written. A program that is run again is given the same, and finds that memory
+there. Other atomic operations are done only when all programs run: no question may hang on what they leave.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
+from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -59,6 +62,18 @@ class Stretch:
         return self.branches.setdefault(int(answer), Stretch(values))
 
 
+@dataclass(slots=True)
+class Call:
+    """A call of a function: the numbers of its programs in the launch, and how much was written before it.
+
+    `parts` says of the programs that came to a return in the same way which they are, and what they return.
+    """
+
+    programs: Rows
+    begun: int
+    parts: list[tuple[Rows, list[TensorHandle]]] = field(default_factory=list)
+
+
 class Function:
     """A device function for arguments of certain types."""
 
@@ -75,41 +90,42 @@ class Function:
 
     def __call__(self, *inputs: TensorHandle) -> list[TensorHandle]:
         """What the function returns for inputs [programs, size] or [1, size]: handles of the same shape."""
-        rows, begun = np.arange(max(len(handle.data) for handle in inputs)), len(_written)
+        rows, here, begun = np.arange(max(len(handle.data) for handle in inputs)), _met.here, len(_written)
         read = counted.bytes_read
         while True:
             counted.bytes_read = read
-            parts: list[tuple[Rows, list[TensorHandle]]] = []
+            call = Call(here, begun)
             try:
-                self._follow(self.start, list(inputs), {rows.size: rows}, parts, begun)
+                self._follow(self.start, list(inputs), {rows.size: rows}, call)
             except _BegunAnewError:
                 continue
-            return parts[0][1] if len(parts) == 1 else _joined(parts, rows.size)
+            finally:
+                _met.here = here
+            return call.parts[0][1] if len(call.parts) == 1 else _joined(call.parts, rows.size)
 
-    def _follow(
-        self, stretch: Stretch, values: list[Any], levels: dict[int, Rows], parts: list[Any], begun: int
-    ) -> None:
-        """Append to `parts` which programs come from here to a return, and what they return.
+    def _follow(self, stretch: Stretch, values: list[Any], levels: dict[int, Rows], call: Call) -> None:
+        """Append to the parts of a call which programs come from here to a return, and what they return.
 
         `levels` holds the programs that came to each parting, by their number; the last are those that are here. They
-        become fewer each time, so the length of a value tells which programs it is of. `begun` is what was written
-        before the function began.
+        become fewer each time, so the length of a value tells which programs it is of.
         """
         rows = next(reversed(levels.values()))
         while True:
             if not stretch.is_complete():
-                has_written = len(_written) > begun
-                _undo(begun)
+                has_written = len(_written) > call.begun
+                _undo(call.begun)
+                _met.here = call.programs[rows[:1]]
                 self._record([_first(_taken(value, rows, levels)) for value in values[: self.start.first]])
-                _undo(begun)
+                _undo(call.begun)
                 if has_written:
                     raise _BegunAnewError
+            _met.here = call.programs[rows]
             for at in stretch.needed:
                 values[at] = _taken(values[at], rows, levels)
             for function, pick in stretch.steps:
                 values.append(function(*pick(values)))
             if stretch.asked is None:
-                parts.append((rows, [values[at] for at in stretch.returned or ()]))
+                call.parts.append((rows, [values[at] for at in stretch.returned or ()]))
                 return
             answers = stretch.read(values[stretch.asked].data[:, 0])
             if (answers != answers[0]).any():
@@ -117,7 +133,7 @@ class Function:
             stretch = stretch.branch(answers[0], len(values))
         for answer in np.unique(answers):
             some = rows[answers == answer]
-            self._follow(stretch.branch(answer, len(values)), values.copy(), {**levels, some.size: some}, parts, begun)
+            self._follow(stretch.branch(answer, len(values)), values.copy(), {**levels, some.size: some}, call)
 
     def _record(self, inputs: Sequence[TensorHandle]) -> None:
         """Run the function in the interpreter for one program, which adds what it does to the tree."""
@@ -206,7 +222,8 @@ def _picker(places: Sequence[int]) -> Picker:
 
 # --- what is written, and undone --------------------------------------------------------------------------------------
 
-_written: list[tuple[NDArray, NDArray, NDArray]] = []
+Written = tuple[NDArray, NDArray, NDArray]
+_written: list[Written] = []
 """Of each write of the launch that runs: where, what stood there, and which of it was written."""
 
 
@@ -218,14 +235,53 @@ def _writes(ptrs: TensorHandle, mask: TensorHandle | None) -> None:
     """Keeps what stands where something is about to be written."""
     there = np.ones(ptrs.data.shape, bool) if mask is None else mask.data
     kind = interpreter._get_np_dtype(ptrs.get_element_ty())
-    old = interpreter._interpreter.load(ptrs.data, there, np.zeros(ptrs.data.shape, kind), kind)
-    _written.append((ptrs.data, old, there))
+    _written.append((ptrs.data, _standing(ptrs.data, kind, there), there))
+
+
+def _standing(ptrs: NDArray, kind: Any, there: NDArray) -> NDArray:
+    """What stands at addresses, any shape; 0 where they are not `there`."""
+    return interpreter._interpreter.load(ptrs, there, np.zeros(ptrs.shape, kind), kind)
 
 
 def _undo(begun: int) -> None:
     """Takes back all writes but so many."""
     while len(_written) > begun:
         interpreter._interpreter.store(*_written.pop())
+
+
+# --- where programs meet ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Meetings:
+    """The atomic operations of a launch that acquire and release, of which each program comes to one.
+
+    `here` are the numbers of the programs that run now, one where it is recorded. `found` has of each what its
+    operation gave, [1], and what stood by then where anything was written, as `_written` has it.
+    """
+
+    here: Rows = field(default_factory=lambda: np.arange(0))
+    found: dict[int, tuple[NDArray, list[Written]]] = field(default_factory=dict)
+
+    def keep(self, returned: NDArray) -> None:
+        """Keeps what the operation gave the programs that are here, [programs, 1], and what they find behind it."""
+        stands = [(ptrs, _standing(ptrs, old.dtype, there), there) for ptrs, old, there in _written]
+        for program, value in zip(self.here.tolist(), returned, strict=True):
+            assert program not in self.found or (self.found[program][0] == value).all(), "a program comes to two"
+            self.found[program] = value, stands
+
+    def repeat(self) -> NDArray | None:
+        """What the operation gave the program that is here, [1], with what stood by then; None if it never came."""
+        if self.here[0] not in self.found:
+            return None
+        value, stands = self.found[self.here[0]]
+        for ptrs, new, there in stands:
+            _written.append((ptrs, _standing(ptrs, new.dtype, there), there))
+            interpreter._interpreter.store(ptrs, new, there)
+        return value
+
+
+_met = Meetings()
 
 
 # --- handles of one program and of all of them ------------------------------------------------------------------------
@@ -318,12 +374,20 @@ class WideBuilder(InterpreterBuilder):
             np.bincount(flat, minlength=programs * bins).reshape(programs, bins).astype(np.int32), tl.int32
         )
 
-    def create_atomic_rmw(self, op: Any, ptr: TensorHandle, value: Any, mask: Any, *policy: Any) -> TensorHandle:
+    def create_atomic_rmw(
+        self, op: Any, ptr: TensorHandle, value: Any, mask: Any, order: Any, scope: Any
+    ) -> TensorHandle:
         given, there = _spread(value, ptr), _spread(mask, ptr)
+        meets = order == ir.MEM_SEMANTIC.ACQUIRE_RELEASE
         if any(_recorders):  # a function that is recorded runs again, for all programs
-            return InterpreterBuilder.create_masked_load(self, ptr, there, given, None, False)
+            before = InterpreterBuilder.create_masked_load(self, ptr, there, given, None, False)
+            again = _met.repeat() if meets else None
+            return before if again is None else TensorHandle(again.reshape(ptr.data.shape), before.dtype)
         _writes(ptr, there)
-        return InterpreterBuilder.create_atomic_rmw(self, op, ptr, given, there, *policy)
+        before = InterpreterBuilder.create_atomic_rmw(self, op, ptr, given, there, order, scope)
+        if meets:
+            _met.keep(before.data)
+        return before
 
 
 def _spread(handle: TensorHandle | None, like: TensorHandle) -> TensorHandle | None:
@@ -417,6 +481,7 @@ def _launch(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **opti
     named = {name: arg if name in constexprs else interpreter._implicit_cvt(arg) for name, arg in bound.items()}
     inputs = [_wide(tensor.handle) for tensor in _tensors((*named.values(),))]
     inputs += [TensorHandle(axis, tl.int32) for axis in np.indices((*grid, 1, 1)[:3], np.int32).reshape(3, -1, 1)]
+    _met.here, _met.found = np.arange(len(inputs[-1].data)), {}
     _unrecorded(Function.of(run, (), named, inputs=len(inputs)), *inputs)
     _written.clear()
 

@@ -43,7 +43,7 @@ EVERYTHING = SamplingParams(
     seed=2,
 )
 STEADY = {"tirage.draw_slots": 1, "tirage.append": 1}
-"""What a steady step asks of PyTorch: six launches of kernels and one."""
+"""What a steady step asks of PyTorch: five launches of kernels and one."""
 HOSTED = SamplingParams(typical_p=0.6, seed=3)
 
 
@@ -55,15 +55,15 @@ def batch_of(*params: SamplingParams, capacity: int = 4, **options: Any) -> Torc
 
 
 def stepped_by_kernels(kind: str, jobs: Iterable[int], steps: int) -> None:
-    """Steps by the Triton kernels, each compared with tensor operations and with NumPy: seven launches at most."""
+    """Steps by the Triton kernels, each compared with tensor operations and with NumPy: eight launches at most."""
     done = started(kind, jobs, steps)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert min(found["draws"], found["appends"]) >= max(steps, 4)
     # Launches of kernels, and operations of PyTorch that would be some.
-    assert found["launches of draw"] <= 6
+    assert found["launches of draw"] <= 5
     assert found["launches of append"] == 1
-    assert found.get("launches of report", 0) <= 3
+    assert found.get("launches of report", 0) <= 2
 
 
 def logits(step: int, rows: int = 4) -> torch.Tensor:

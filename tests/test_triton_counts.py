@@ -17,8 +17,8 @@ from test_triton_hostile import started
 pytestmark = [needs_triton, needs_newest_triton]
 
 KERNELS = (
-    *("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses"),
-    *("edit", "settle_slots", "append", "view_ends", "view_weigh", "tell"),
+    *("measure", "weigh", "bound", "split", "resolve", "log_masses"),
+    *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
 LONG_LISTS = {"rough plateaus, top-p": 18.5, "rough plateaus, half": 16.2, "tie, top-p": 9.4}
@@ -40,7 +40,7 @@ def counted(kind: str, rows: int, number: int) -> Iterator[tuple[str, dict[str, 
     assert len(found) == number
     for name, counts in found.items():
         assert counts["longest loop"] <= 64, name
-        assert counts["launches"] <= 6, name
+        assert counts["launches"] <= 5, name
         assert counts["differences"] == 0, name
         yield name, counts
 
@@ -101,6 +101,21 @@ def test_kernels_fit_into_registers(capability: int, tmp_path: Path, monkeypatch
         told = assembled(name, capability, tmp_path)
         assert int(re.findall(r"Used (\d+) registers", told)[0]) <= MOST_REGISTERS, name
         assert re.findall(r"(\d+) bytes spill", told) == ["0", "0"], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["measure", "measure_slots", "edit", "view_weigh"])
+def test_the_last_program_of_a_row_reads_what_the_others_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from ptx import as_launched
+
+    before, after = re.split(r"atom\.global\.gpu\.acq_rel\.add\.\w+", as_launched(name, 90))
+    # All threads store before the one that counts releases it, and wait for it before they read.
+    assert "bar.sync" in before[before.rindex("st.global") :]
+    assert "bar.sync" in after[: after.index("ld.global")]
+    assert len(re.findall(r"ld\.global\.cg", after)) >= 2
 
 
 @pytest.mark.slow

@@ -246,8 +246,8 @@ def _same(expected: NDArray, actual: NDArray) -> NDArray[np.bool_]:
 # --- changed kernels --------------------------------------------------------------------------------------------------
 
 KERNELS = {
-    triton: ("measure", "settle", "weigh", "bound", "split", "resolve"),
-    launches: ("edit", "settle_slots", "append", "view_ends", "view_weigh", "tell"),
+    triton: ("measure", "weigh", "bound", "split", "resolve"),
+    launches: ("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 }
 """The kernels by the module that launches them."""
 SEED_AS_UNIFORM = ("return (a.to(tl.uint64) << 32) | b.to(tl.uint64)", "return seed.to(tl.uint64)")
@@ -548,10 +548,36 @@ def views(steps: int) -> list[dict[str, int]]:
     return [stepped.counts()]
 
 
-def mistake_in(run: Callable[[int], object], steps: int, piece: Sequence[str], folder: Path) -> list[dict[str, bool]]:
-    """Whether some step differs where a piece of the kernels is replaced."""
+def in_turn(rows: int) -> None:
+    """Hostile rows, and steps without and with edits, whose programs run one after the other, the last one first.
+
+    An AssertionError where one differs. New memory holds the largest integers and NaN, which no kernel may rely on.
+    """
+    from tirage.batch.torch import TorchBatch
+
+    torch.use_deterministic_algorithms(True)
+    builder = recorded_triton.interpreter.interpreter_builder
+    forwards = builder.set_grid_idx
+    builder.set_grid_idx = lambda *at: forwards(*np.subtract(builder.grid_dim, np.add(at, 1)).tolist())
+    assert all(compared(program_job(number, rows))["differences"] == 0 for number in (10, 40))
+    x, slots = _logits(np.random.default_rng(1), rows, 40, 0), torch.arange(rows)
+    for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}):
+        batch: Any = TorchBatch(40, rows, like=x, history_capacity=16)
+        for seed in range(rows):
+            batch.add(SamplingParams(**asked, logprobs=2, seed=seed), [1, 2])
+        with stepped_by(Stepped()):
+            for _ in range(2):
+                batch.device_rows().step_reported(x, most=2)
+            # More rows than there are slots.
+            batch.device_rows().draw(x.repeat(2, 1), None, slots.repeat(2))
+
+
+def mistake_in(
+    run: Callable[[int], object], steps: int, pieces: Sequence[Sequence[str]], folder: Path
+) -> list[dict[str, bool]]:
+    """Whether some step differs where pieces of the kernels are replaced."""
     try:
-        with changed([piece], folder):
+        with changed(pieces, folder):
             run(steps)
     except AssertionError:
         return [{"seen": True}]
@@ -561,7 +587,8 @@ def mistake_in(run: Callable[[int], object], steps: int, piece: Sequence[str], f
 def main() -> None:
     """Print what jobs of a kind compared, with so many rows each; a mistake comes from the standard input."""
     kind, rows, *jobs = sys.argv[1], *map(int, sys.argv[2:])
-    recorded_triton.install()
+    if kind != "in turn":
+        recorded_triton.install()
     torch.set_num_threads(1)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -577,8 +604,9 @@ def main() -> None:
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),
             "views": lambda: views(rows),
-            "past mistake": lambda: mistake_in(pasts, rows, json.load(sys.stdin), folder),
-            "view mistake": lambda: mistake_in(views, rows, json.load(sys.stdin), folder),
+            "past mistake": lambda: mistake_in(pasts, rows, [json.load(sys.stdin)], folder),
+            "view mistake": lambda: mistake_in(views, rows, [json.load(sys.stdin)], folder),
+            "in turn": lambda: mistake_in(in_turn, rows, json.load(sys.stdin), folder),
             "presets": lambda: [compared(preset_job(number, rows)) for number in jobs],
         }
         if kind == "mistake":

@@ -1,8 +1,8 @@
 """The draw as an operator of PyTorch's, `torch.ops.tirage.draw`: tensors in, tensors out, nothing read by the host.
 
-It changes none of its arguments and knows their shapes without their values, so `torch.compile(fullgraph=True)` keeps
-it whole and a CUDA graph holds its launches. On CUDA it is the Triton kernels, on the CPU the NumPy backend on the same
-memory; both give the same bits.
+It leaves its arguments as they are and knows their shapes without their values, so `torch.compile(fullgraph=True)`
+keeps it whole and a CUDA graph holds its launches. On CUDA it is the Triton kernels, on the CPU the NumPy backend on
+the same memory; both give the same bits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ torch.library.define("tirage::draw", "(Tensor x, Tensor bad, Tensor meta, bool d
 def draw(x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool) -> DrawnRows:
     """One token for each row of float32 logits [B, V] after their edits, and what is known of it.
 
-    `bad` bool [B] are rows that have no token whatever their logits. `meta` int64 [B, columns] as `plan` describes it;
-    `draws` and `filters` say whether any row may draw, or filter.
+    `bad` bool [B] are rows that have no token whatever their logits. `meta` int64 [B, columns] as `plan` describes it,
+    where the kernels count while they run: draws on two CUDA streams at a time need one each. `draws` and `filters` say
+    whether any row may draw, or filter.
     """
     return torch.ops.tirage.draw(x, bad, meta, draws, filters)
 

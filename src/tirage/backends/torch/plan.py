@@ -27,10 +27,10 @@ from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
-HEADER = 8
+HEADER = 9
 """What stands before a row's program: seed, step, sample, the constants c of the first and the last temperature as
-bits, whether the row is greedy, the operation of `SUMMED` for which the whole row is summed, or 0, and how many tokens
-a dynamic temperature counts at least."""
+bits, whether the row is greedy, the operation of `SUMMED` for which the whole row is summed, or 0, how many tokens a
+dynamic temperature counts at least, and a 0 that the kernels count from while they run."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
 """Columns of the header that are read or written outside of the kernels."""
 
@@ -69,7 +69,7 @@ class DrawPlan:
         ops = programs[:, :, 0]
         greedy = (ops == GREEDY).any(axis=1)
         first, last = constants(programs)
-        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy, summed(ops), listed(programs))
+        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy, summed(ops), listed(programs), 0)
         meta = np.empty((rows.count, HEADER + programs[0].size), np.int64)
         for at, column in enumerate(header):
             meta[:, at] = column

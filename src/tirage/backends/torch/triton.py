@@ -1,6 +1,6 @@
 """Rows drawn by the Triton kernels: what they support, and how they are launched.
 
-Masks and edits are tensor operations on the tokens that they touch; the steps after them are six kernels at most. Rows
+Masks and edits are tensor operations on the tokens that they touch; the steps after them are five kernels at most. Rows
 with other operators, or with logprobs or a record to report, are left to tensor operations, which stay on the device
 too.
 """
@@ -34,7 +34,6 @@ REGISTERS = 96
 # Launch options (num_warps, enable_fp_fusion) are no parameters of the kernels, which type checkers cannot know.
 _MEASURE: Any = kernels.measure
 _WEIGH: Any = kernels.weigh
-_SETTLE: Any = kernels.settle
 _BOUND: Any = kernels.bound
 _SPLIT: Any = kernels.split
 _RESOLVE: Any = kernels.resolve
@@ -76,14 +75,15 @@ def launch(
     """(token, logprob, support, status), each [B], of edited logits [B, V]; `bad` bool [B] are rows without a token.
 
     `meta` int64 [B, columns] is that of a DrawPlan; `draws` and `filters` say whether any row may draw, or filter.
-    Everything is allocated here and nothing is read by the host, so the launches may be part of a CUDA graph.
+    Everything is allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They
+    count in a column of `meta`, which is 0 before and after them.
     """
     work = Workspace.of(x, columns=meta.shape[1], draws=draws, filters=filters, block=block, tile=tile)
-    measure(x, work)
-    places = (work.row, work.status, work.bins, work.sums, work.length)
-    shape = (work.plane, work.columns, work.size, work.blocks)
-    _SETTLE[work.rows,](
-        x, work.ends, bad.view(torch.uint8), meta, *places, *shape, BLOCK=block, PADDED=work.padded, **EXACT
+    _MEASURE[work.rows, work.blocks](
+        *(x, bad.view(torch.uint8), meta, *work.settled, work.plane, work.columns, work.size, work.blocks),
+        BLOCK=block,
+        PADDED=work.padded,
+        **EXACT,
     )
     return drawn(x, meta, work)
 
@@ -143,14 +143,14 @@ class Workspace:
         return triton.next_power_of_2(self.blocks)
 
     @property
+    def settled(self) -> tuple[Tensor, ...]:
+        """What the first kernel writes: `ends` [2, B, blocks] and what follows from them for each of B rows."""
+        return self.ends, self.row, self.status, self.bins, self.sums, self.length
+
+    @property
     def plane(self) -> int:
         """How many numbers lie between the largest and the smallest key of a block."""
         return self.rows * self.blocks
-
-
-def measure(x: Tensor, work: Workspace) -> None:
-    """Writes the ends of the blocks of logits [B, V]."""
-    _MEASURE[work.rows, work.blocks](x, work.ends, work.plane, work.size, work.blocks, BLOCK=work.block, **EXACT)
 
 
 def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""The steps of rows whose tables lie on a CUDA device, as launches of Triton kernels: six draw, one appends."""
+"""The steps of rows whose tables lie on a CUDA device, as launches of Triton kernels: five draw, one appends,
+two more report logprobs."""
 
 from __future__ import annotations
 
@@ -12,31 +13,32 @@ from torch import Tensor
 from tirage.backends.torch import kernels
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.triton import BLOCK, EXACT, TILE, WIDE, Workspace, drawn, measure
+from tirage.backends.torch.triton import BLOCK, EXACT, TILE, WIDE, Workspace, drawn
 from tirage.draw import Status
 
 PART = 4096
 """Logits that a thread block edits: each looks through all ids that a row biases or counts."""
 COPIED = 2048
 """Logits that such a block copies at a time."""
+STATUSES = {"FULL": int(Status.history_full), "EMPTY": int(Status.empty_slot)}
+"""Constants of the kernels that settle rows at slots."""
 VIEWED = 1024
 """Logits of a thread block of the kernels that report: each reads the ends of all blocks of its row."""
 IDS = 1024
 """Ids that a thread block looks at together."""
 
 _EDIT: Any = kernels.edit
-_SETTLE_SLOTS: Any = kernels.settle_slots
+_MEASURE_SLOTS: Any = kernels.measure_slots
 _APPEND: Any = kernels.append
 _VIEW_ENDS: Any = kernels.view_ends
 _VIEW_WEIGH: Any = kernels.view_weigh
-_TELL: Any = kernels.tell
 
 _EDITED = (
-    "meta", "length", "least", "words", "early", "edits", "bias_ids", "bias_values", "count_ids", "in_prompt",
+    "least", "words", "early", "edits", "bias_ids", "bias_values", "count_ids", "in_prompt",
     "in_output", "distinct", "ring", "ahead", "prompt", "ngram", "powers", "last_power", "breaks", "unbroken",
     "phrases", "phrase_ids", "phrase_bias", "phrase_own",
 )  # fmt: skip
-"""The tables that `edit` reads."""
+"""The tables that edits follow from."""
 
 
 def draw(
@@ -61,24 +63,44 @@ def draw(
     work = Workspace.of(x, columns=columns, draws=draws, filters=filters, block=block, tile=tile)
     meta = torch.empty(work.rows, columns, dtype=torch.int64, device=x.device)
     seeds = torch.empty(work.rows, dtype=torch.int64, device=x.device)
+    ends, *settled = work.settled
+    found = (ends, meta, seeds, *settled)
     if copies:
-        x = _edited(x, words, slots, tables, work, part=max(part, block))
+        x = _edited(x, words, slots, tables, work, found, room=room, part=max(part, block))
     else:
-        measure(x, work)
-    _SETTLE_SLOTS[work.rows,](
-        *(x, work.ends, slots, tables["used"].view(torch.uint8), tables["length"], tables["meta"], meta, seeds),
-        *(work.row, work.status, work.bins, work.sums, work.length, room, work.plane, columns, work.size, work.blocks),
-        BLOCK=block,
-        PADDED=work.padded,
-        FULL=int(Status.history_full),
-        EMPTY=int(Status.empty_slot),
-        **EXACT,
-    )
+        _MEASURE_SLOTS[work.rows, work.blocks](
+            *(x, slots, *_held(tables, work.rows), *found, room, work.plane, columns, work.size, work.blocks),
+            BLOCK=block,
+            PADDED=work.padded,
+            **STATUSES,
+            **EXACT,
+        )
     return drawn(x, meta, work), seeds, x
 
 
-def _edited(x: Tensor, words: Tensor | None, slots: Tensor, tables: Tables, work: Workspace, *, part: int) -> Tensor:
-    """Logits [B, V] after their masks and edits, float32; the ends of their blocks are written on the way."""
+def _held(tables: Tables, rows: int) -> tuple[Tensor, ...]:
+    """Whether each slot is used, how many tokens it has, and its numbers; and a counter for each of so many `rows`.
+
+    Counters are 0 before and after a draw. A slot that is listed twice has two, so there may be more than slots.
+    """
+    arrived = tables["arrived"]
+    if rows > arrived.shape[0]:
+        arrived = arrived.new_zeros(rows)
+    return tables["used"].view(torch.uint8), tables["length"], tables["meta"], arrived
+
+
+def _edited(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Tables,
+    work: Workspace,
+    found: Sequence[Tensor],
+    *,
+    room: int,
+    part: int,
+) -> Tensor:
+    """Logits [B, V] after their masks and edits, float32; what is `found` of their rows is written on the way."""
     y = torch.empty(work.rows, work.size, dtype=torch.float32, device=x.device)
     ring = tables["ring"].shape[1]
     powers = tables["powers"].shape[1]
@@ -86,17 +108,20 @@ def _edited(x: Tensor, words: Tensor | None, slots: Tensor, tables: Tables, work
     is_bfloat = x.dtype is torch.bfloat16
     _EDIT[work.rows, triton.cdiv(work.size, part)](
         x.view(torch.int16) if is_bfloat else x,
-        *(tables["words"] if words is None else words, slots, y, work.ends, candidates),
+        *(tables["words"] if words is None else words, slots, y, candidates, *found),
+        *_held(tables, work.rows),
         *(_octets(tables[name]) for name in _EDITED),
-        *(work.plane, work.columns, int(words is not None)),
+        *(room, work.plane, work.columns, int(words is not None)),
         *(int(tables[name].shape[1] > 0) for name in ("words", "early")),
         *(tables[name].shape[1] for name in ("edits", "bias_ids", "count_ids", "ring", "ngram", "powers")),
         *(*tables["phrases"].shape[1:], work.size, work.blocks),
         BLOCK=work.block,
+        PADDED=work.padded,
         PART=part,
         COPIED=min(part, COPIED),
         TILE=IDS,
         IS_BFLOAT=is_bfloat,
+        **STATUSES,
         **WIDE,
     )
     return y
@@ -121,18 +146,17 @@ def report(
     blocks, is_bfloat = triton.cdiv(size, block), given.dtype is torch.bfloat16
     view, scale, top_n = views
     ends, mass = (torch.empty(b, blocks, dtype=torch.int64, device=device) for _ in range(2))
-    above = torch.empty(b, blocks, dtype=torch.int32, device=device)
+    above, arrived = (torch.empty(b, n, dtype=torch.int32, device=device) for n in (blocks, 1))
     logprob, rank = (torch.empty(b, dtype=kind, device=device) for kind in (torch.float32, torch.int64))
     ids, logprobs = (torch.empty(b, most, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
     x = (given.view(torch.int16) if is_bfloat else given, edited, slots, view)
     each: dict[str, Any] = {"BLOCK": block, "IS_BFLOAT": is_bfloat, **EXACT}
-    padded = triton.next_power_of_2(blocks)
-    _VIEW_ENDS[b, blocks](*x, status, ends, size, blocks, **each)
-    _VIEW_WEIGH[b, blocks](*x, scale, status, token, ends, mass, above, size, blocks, PADDED=padded, **each)
-    _TELL[b,](
-        *(*x, scale, top_n, status, token, ends, mass, above, logprob, rank, ids, logprobs, most, size, blocks),
-        PADDED=padded,
-        EMPTY=int(Status.empty_slot),
+    _VIEW_ENDS[b, blocks](*x, status, ends, arrived, size, blocks, **each)
+    _VIEW_WEIGH[b, blocks](
+        *(*x, scale, top_n, status, token, ends, mass, above, arrived, logprob, rank, ids, logprobs),
+        *(most, size, blocks),
+        PADDED=triton.next_power_of_2(blocks),
+        EMPTY=STATUSES["EMPTY"],
         **each,
     )
     return logprob, rank, ids, logprobs

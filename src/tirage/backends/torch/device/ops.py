@@ -29,9 +29,9 @@ READ = ("used", "window", "powers", "breaks")
 TABLES: tuple[str, ...] = (
     "meta", "used", "length", "least", "edits", "bias_ids", "bias_values", "words", "early", "count_ids", "in_prompt",
     "in_output", "distinct", "ring", "ahead", "prompt", "window", "ngram", "powers", "last_power", "breaks", "unbroken",
-    "phrases", "phrase_ids", "phrase_bias", "phrase_own",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "arrived",
 )  # fmt: skip
-"""The tables that a draw reads."""
+"""The tables that a draw reads; in the last one the kernels count while they run, from 0 and to 0 again."""
 
 VIEWS = ("view", "view_scale", "top_n")
 """Those that say what a row reports."""

@@ -136,7 +136,7 @@ class DeviceRows:
         """(one token for each row, its seed int64 [B]) of logits [B, V] of the slots int64 [B], by default of all.
 
         `words` int32 [B, ceil(V / 32)] is a bitmask from outside. A slot without a request gives `empty_slot`, a
-        request that has outgrown its room `history_full`.
+        request that has outgrown its room `history_full`. Two draws must not run at a time, on two CUDA streams.
         """
         return self._drawn(readable(logits), words, self._every if slots is None else slots)[:2]
 

@@ -1,8 +1,8 @@
 """The masks and edits of a row in one launch: each thread block copies its part of the logits and edits it there.
 
-A block writes to no other part, so blocks need not wait for each other; its threads do, before each edit. Lists of ids
-are looked through by every block, for those that lie in its part. Logits that are read again are read past the nearest
-cache, which does not see what atomic operations do.
+A block writes to no other part, so blocks need not wait for each other; its threads do, before each edit. The last one
+of a row settles it. Lists of ids are looked through by every block, for those that lie in its part. Logits that are
+read again are read past the nearest cache, which does not see what atomic operations do.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tirage.backends.torch.device.row_form import (
     SCOPE,
     SECOND,
 )
+from tirage.backends.torch.kernels.ends import is_last, settle_slot
 from tirage.backends.torch.kernels.layout import STEP
 from tirage.backends.torch.kernels.rule import (
     LARGEST,
@@ -46,8 +47,8 @@ _ANY = tl.constexpr(ANY)
 _BANS, _BIASES = tl.constexpr(True), tl.constexpr(False)
 
 SIZES = (
-    "plane", "columns", "given", "masks", "early", "places", "biases", "counts", "ring", "ngrams", "powers", "phrases",
-    "phrase",
+    "room", "plane", "columns", "given", "masks", "early", "places", "biases", "counts", "ring", "ngrams", "powers",
+    "phrases", "phrase",
 )  # fmt: skip
 """Sizes of tables, and whether there are some: kernels are not compiled anew for their values."""
 
@@ -79,25 +80,52 @@ def changed(old, touched, new):
 # fmt: off
 @triton.jit(do_not_specialize=SIZES)
 def edit(
-    x_ptr, given_ptr, slots_ptr, y_ptr, ends_ptr, candidates_ptr,
-    meta_ptr, length_ptr, least_ptr, words_ptr, early_ptr, edits_ptr, bias_ids_ptr, bias_values_ptr,
-    count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr, ngram_ptr,
-    powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr,
-    plane, columns, given, masks, early, places, biases, counts, ring, ngrams, powers, phrases, phrase, size, blocks,
+    x_ptr, given_ptr, slots_ptr, y_ptr, candidates_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr, bins_ptr,
+    sums_ptr, length_ptr,
+    used_ptr, tokens_ptr, slots_meta_ptr, arrived_ptr, least_ptr, words_ptr, early_ptr, edits_ptr, bias_ids_ptr,
+    bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr,
+    ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
+    phrase_own_ptr,
+    room, plane, columns, given, masks, early, places, biases, counts, ring, ngrams, powers, phrases, phrase, size,
+    blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr,
+    IS_BFLOAT: tl.constexpr, FULL: tl.constexpr, EMPTY: tl.constexpr,
+):
+    """Logits of one part of one row after its masks and edits, and the ends of its blocks; the last part settles it."""
+    row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
+    edit_part(
+        x_ptr + row * size, given_ptr + row * ((size + 31) // 32), y_ptr + row * size, candidates_ptr + row * ring,
+        ends_ptr + row * blocks, tokens_ptr, slots_meta_ptr, least_ptr, words_ptr, early_ptr, edits_ptr, bias_ids_ptr,
+        bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr,
+        ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
+        phrase_own_ptr, slot, tl.program_id(1) * PART, plane, columns, given, masks, early, places, biases, counts,
+        ring, ngrams, powers, phrases, phrase, size, BLOCK, PART, COPIED, TILE, IS_BFLOAT,
+    )
+    if is_last(arrived_ptr + row, (size + PART - 1) // PART):
+        settle_slot(
+            y_ptr, slots_ptr, used_ptr, tokens_ptr, slots_meta_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr,
+            bins_ptr, sums_ptr, length_ptr, row, room, plane, columns, size, blocks, BLOCK, PADDED, FULL, EMPTY,
+        )
+
+
+@triton.jit
+def edit_part(
+    x_ptr, given_ptr, y_ptr, candidates_ptr, ends_ptr, tokens_ptr, slots_meta_ptr, least_ptr, words_ptr, early_ptr,
+    edits_ptr, bias_ids_ptr, bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr,
+    ahead_ptr, prompt_ptr, ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr,
+    phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, slot, first, plane, columns, given, masks, early, places, biases,
+    counts, ring, ngrams, powers, phrases, phrase, size,
     BLOCK: tl.constexpr, PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr, IS_BFLOAT: tl.constexpr,
 ):
-    """Logits of one part of one row after its masks and edits, and the ends of its blocks as `measure` gives them."""
-    row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
-    first = tl.program_id(1) * PART
+    """Writes one part of a row's logits after the masks and edits of its slot, and the ends of the part's blocks."""
     last, words = tl.minimum(first + PART, size), (size + 31) // 32
-    y_ptr += row * size
-    waits = (early != 0) & (tl.load(meta_ptr + slot * columns + STEP) < tl.load(least_ptr + slot))
+    waits = (early != 0) & (tl.load(slots_meta_ptr + slot * columns + STEP) < tl.load(least_ptr + slot))
     copy_masked(
-        x_ptr + row * size, y_ptr, first, last, given_ptr + row * words, words_ptr + slot * words,
-        early_ptr + slot * words, given, masks, waits, PART, COPIED, IS_BFLOAT,
+        x_ptr, y_ptr, first, last, given_ptr, words_ptr + slot * words, early_ptr + slot * words, given, masks, waits,
+        PART, COPIED, IS_BFLOAT,
     )
     tl.debug_barrier()
-    length, spoiled = tl.load(length_ptr + slot).to(tl.int32), tl.full((), 0, tl.int32)
+    length, spoiled = tl.load(tokens_ptr + slot).to(tl.int32), tl.full((), 0, tl.int32)
     ring_ptr, ahead_ptr = ring_ptr + slot * ring, ahead_ptr + slot * ring
     if ngrams != 0:
         ban_ngrams(y_ptr, first, last, ring_ptr, ahead_ptr, tl.load(ngram_ptr + slot), length, ring, TILE)
@@ -123,7 +151,7 @@ def edit(
             )
         if op == _PROLONGED:
             spoiled |= punish_prolonged(
-                y_ptr, candidates_ptr + row * ring, first, last, edit_ptr, ring_ptr, ahead_ptr,
+                y_ptr, candidates_ptr, first, last, edit_ptr, ring_ptr, ahead_ptr,
                 powers_ptr + slot * powers, tl.load(last_power_ptr + slot).to(tl.int32), breaks_ptr + slot * words,
                 tl.load(unbroken_ptr + slot).to(tl.int32), length, ring, TILE,
             )
@@ -137,7 +165,7 @@ def edit(
             spoiled |= scale(y_ptr, first, last, operand(edit_ptr, _FIRST), PART, COPIED)
         place = end
     tl.debug_barrier()
-    write_ends(y_ptr, ends_ptr + row * blocks, plane, first, last, spoiled, PART, BLOCK)
+    write_ends(y_ptr, ends_ptr, plane, first, last, spoiled, PART, BLOCK)
 
 
 @triton.jit

@@ -22,7 +22,7 @@ HEAD, BULK, TAIL = (tl.constexpr(n) for n in (192, 288, 31))
 _MOST = tl.constexpr(HEAD.value + BULK.value)
 _TWO_32 = tl.constexpr(1 << 32)
 
-SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED, LISTED = (tl.constexpr(at) for at in range(HEADER))
+SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED, LISTED, ARRIVED = (tl.constexpr(at) for at in range(HEADER))
 PROGRAM = tl.constexpr(HEADER)
 
 ROW = 13

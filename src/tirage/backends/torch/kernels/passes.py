@@ -1,4 +1,4 @@
-"""The three passes over the logits, split over thread blocks, and the ends of each row."""
+"""The passes over the logits that a draw makes once rows are settled, split over thread blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tirage.backends.torch.kernels.layout import (
     NEAR,
     NOT_COUNTED,
     OPEN,
-    SEED,
     SUMMANDS,
     SUMMED,
     TOP,
@@ -34,97 +33,9 @@ from tirage.backends.torch.kernels.layout import (
     WIDTH,
     constant,
     lane_of,
-    span_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import number_of_sums, term, widest_of
-
-
-@triton.jit(do_not_specialize=VARYING)
-def measure(x_ptr, ends_ptr, plane, size, blocks, BLOCK: tl.constexpr):
-    """Largest key of each block of one row, and the smallest but that of -inf, in two planes of so many numbers."""
-    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    ids = block * BLOCK + tl.arange(0, BLOCK)
-    inside = ids < size
-    key = key_of(tl.load(x_ptr + row * size + ids, mask=inside, other=float("-inf")))
-    at = ends_ptr + row * blocks + block
-    tl.store(at, tl.max(key, 0))
-    tl.store(at + plane, tl.min(tl.where(inside & (key != NEG_INF), key, POS_INF), 0))
-
-
-# fmt: off
-@triton.jit(do_not_specialize=VARYING)
-def settle(
-    x_ptr, ends_ptr, bad_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, plane, columns, size,
-    blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr,
-):
-    """Largest and least key of each row, its status, and where its bins lie, from a logit of each block.
-
-    Its histogram, its sums and its list are emptied.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    first_c = constant(meta_ptr + row * columns, FIRST_C)
-    given = (tl.load(bad_ptr + row) != 0).to(tl.int32)
-    settle_row(
-        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, row, given, first_c, plane, size, blocks,
-        BLOCK, PADDED,
-    )
-
-
-@triton.jit(do_not_specialize=VARYING)
-def settle_slots(
-    x_ptr, ends_ptr, slots_ptr, used_ptr, said_ptr, slots_meta_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr, bins_ptr,
-    sums_ptr, length_ptr, room, plane, columns, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr,
-    FULL: tl.constexpr, EMPTY: tl.constexpr,
-):
-    """The same for rows whose tables lie at slots: each one's numbers and seed are brought to its row.
-
-    `said` is how many tokens it has, `room` how many it may have.
-    """
-    row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
-    for start in range(0, columns, 32):
-        at = start + tl.arange(0, 32)
-        read = tl.load(slots_meta_ptr + slot * columns + at, mask=at < columns, other=0)
-        tl.store(meta_ptr + row * columns + at, read, mask=at < columns)
-    used = tl.load(used_ptr + slot) != 0
-    given = tl.where(used, tl.where(tl.load(said_ptr + slot) > room, FULL, 0), EMPTY)
-    seed = tl.load(slots_meta_ptr + slot * columns + SEED)
-    tl.store(seed_ptr + row, tl.where(used, seed, 0))
-    settle_row(
-        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, row, given,
-        constant(slots_meta_ptr + slot * columns, FIRST_C), plane, size, blocks, BLOCK, PADDED,
-    )
-
-
-@triton.jit
-def settle_row(
-    x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, row, given, first_c, plane, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr,
-):
-    """What `settle` does with a row whose status is `given` where that is not 0."""
-    at = tl.arange(0, PADDED)
-    there = at < blocks
-    top = tl.max(tl.load(ends_ptr + row * blocks + at, mask=there, other=NEG_INF), 0)
-    low = tl.min(tl.load(ends_ptr + plane + row * blocks + at, mask=there, other=POS_INF), 0)
-    found = tl.where((top >= POS_INF) | (low < NEG_INF), 1, tl.where(top > NEG_INF, 0, 2))
-    status = tl.where(given != 0, given, found)
-    tl.store(status_ptr + row, status.to(tl.int8))
-    tl.store(row_ptr + row * WIDTH + HIGH, top)
-    tl.store(row_ptr + row * WIDTH + LOW, low)
-    tl.store(row_ptr + row * WIDTH + LEAST, POS_INF)
-    tl.store(row_ptr + row * WIDTH + GREATEST, NEG_INF)
-    if status == 0:
-        sample = tl.load(x_ptr + row * size + at * BLOCK, mask=there)
-        q = exponent_of(sample, value_of(top), first_c)
-        near, far = span_of(tl.where(there, q, LIMIT))
-        tl.store(row_ptr + row * WIDTH + NEAR, near)
-        tl.store(row_ptr + row * WIDTH + FAR, far)
-    lanes = tl.arange(0, LANES)
-    tl.store(bins_ptr + row * LANES + lanes, lanes * 0)
-    at = tl.arange(0, 8)
-    tl.store(sums_ptr + row * SUMMANDS + at, (at * 0).to(tl.int64), mask=at < SUMMANDS)
-    tl.store(length_ptr + row, 0)
-# fmt: on
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -1,8 +1,8 @@
-"""Logprobs, ranks and first candidates of rows in their views, in three launches: ends, masses, and what is told.
+"""Logprobs, ranks and first candidates of rows in their views, in two launches: ends, then masses and what is told.
 
 `view_ends` finds the first candidate of each block, `view_weigh` the mass of the block and how many tokens lie above
-the drawn one; `tell` puts the blocks of a row together, and takes its first candidates one by one: after each it looks
-for the next one of that block alone. Rows that report nothing, or have no token, are not read (S-L5).
+the drawn one; the last block puts those of its row together, and takes its first candidates one by one: after each it
+looks for the next one of that block alone. Rows that report nothing, or have no token, are not read (S-L5).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.ends import is_last
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     exponent_of,
@@ -65,11 +66,12 @@ def largest_in(ends_ptr, blocks, PADDED: tl.constexpr):
 # fmt: off
 @triton.jit
 def view_ends(
-    given_ptr, edited_ptr, slots_ptr, view_ptr, status_ptr, ends_ptr, size, blocks,
+    given_ptr, edited_ptr, slots_ptr, view_ptr, status_ptr, ends_ptr, arrived_ptr, size, blocks,
     BLOCK: tl.constexpr, IS_BFLOAT: tl.constexpr,
 ):
-    """The first candidate of a block, as `order_of` has it."""
+    """The first candidate of a block, as `order_of` has it; the counter of the row is made 0 for `view_weigh`."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    tl.store(arrived_ptr + row, 0, mask=block == 0)
     view = tl.load(view_ptr + tl.load(slots_ptr + row))
     if (view != _NONE) & (tl.load(status_ptr + row) == 0):
         ids = block * BLOCK + tl.arange(0, BLOCK)
@@ -77,50 +79,56 @@ def view_ends(
         tl.store(ends_ptr + row * blocks + block, tl.max(order_of(key_of(x), ids), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def view_weigh(
-    given_ptr, edited_ptr, slots_ptr, view_ptr, scale_ptr, status_ptr, token_ptr, ends_ptr, mass_ptr, above_ptr,
-    size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr,
+    given_ptr, edited_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, status_ptr, token_ptr, ends_ptr, mass_ptr,
+    above_ptr, arrived_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
 ):
-    """The mass of a block under the row's view, and how many of its tokens lie above the drawn one."""
+    """The mass of a block under the row's view, and how many of its tokens lie above the drawn one.
+
+    The last block of the row tells what the row reports, and at most `most` first candidates.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot = tl.load(slots_ptr + row)
+    slot, status = tl.load(slots_ptr + row), tl.load(status_ptr + row)
     view = tl.load(view_ptr + slot)
-    if (view != _NONE) & (tl.load(status_ptr + row) == 0):
-        given_ptr, edited_ptr = given_ptr + row * size, edited_ptr + row * size
-        m, c = largest_in(ends_ptr + row * blocks, blocks, PADDED), tl.load(scale_ptr + slot * 2)
+    given_ptr, edited_ptr = given_ptr + row * size, edited_ptr + row * size
+    ends_ptr, mass_ptr, above_ptr = ends_ptr + row * blocks, mass_ptr + row * blocks, above_ptr + row * blocks
+    if (view != _NONE) & (status == 0):
+        m, c = largest_in(ends_ptr, blocks, PADDED), tl.load(scale_ptr + slot * 2)
         ids = block * BLOCK + tl.arange(0, BLOCK)
         x = view_at(given_ptr, edited_ptr, view == _RAW, ids, ids < size, IS_BFLOAT)
         token = tl.load(token_ptr + row)
         drawn = view_at(given_ptr, edited_ptr, view == _RAW, token, token >= 0, IS_BFLOAT)
         above = (key_of(x) > key_of(drawn)) & (ids < size)
-        tl.store(mass_ptr + row * blocks + block, tl.sum(weight_of(exponent_of(x, m, c)), 0))
-        tl.store(above_ptr + row * blocks + block, tl.sum(above.to(tl.int32), 0))
+        tl.store(mass_ptr + block, tl.sum(weight_of(exponent_of(x, m, c)), 0))
+        tl.store(above_ptr + block, tl.sum(above.to(tl.int32), 0))
+    if is_last(arrived_ptr + row, blocks):
+        tell(
+            given_ptr, edited_ptr, view, tl.load(scale_ptr + slot * 2 + 1), tl.load(top_n_ptr + slot), status,
+            tl.load(token_ptr + row), ends_ptr, mass_ptr, above_ptr, logprob_ptr + row, rank_ptr + row,
+            top_id_ptr + row * most, top_logprob_ptr + row * most, most, size, blocks, BLOCK, PADDED, IS_BFLOAT, EMPTY,
+        )
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit
 def tell(
-    given_ptr, edited_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, status_ptr, token_ptr, ends_ptr, mass_ptr,
-    above_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
+    given_ptr, edited_ptr, view, inverse_t, top_n, status, token, ends_ptr, mass_ptr, above_ptr, logprob_ptr, rank_ptr,
+    top_id_ptr, top_logprob_ptr, most, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
 ):
     """Logprob, rank and at most `most` first candidates of a row; what it does not report is NaN, 0, -1 and -inf."""
-    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED)
-    slot, status = tl.load(slots_ptr + row), tl.load(status_ptr + row)
-    view = tl.load(view_ptr + slot)
-    given_ptr, edited_ptr = given_ptr + row * size, edited_ptr + row * size
-    top_id_ptr, top_logprob_ptr = top_id_ptr + row * most, top_logprob_ptr + row * most
+    at = tl.arange(0, PADDED)
     lp, rank, listed = tl.full((), float("nan"), tl.float32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
     if (view != _NONE) & (status == 0):
         there = at < blocks
-        ends = tl.load(ends_ptr + row * blocks + at, mask=there, other=_ABSENT)
-        m, inverse_t = largest_in(ends_ptr + row * blocks, blocks, PADDED), tl.load(scale_ptr + slot * 2 + 1)
-        total = tl.maximum(tl.sum(tl.load(mass_ptr + row * blocks + at, mask=there, other=0), 0), 1)
-        rank = 1 + tl.sum(tl.load(above_ptr + row * blocks + at, mask=there, other=0), 0).to(tl.int64)
-        token = tl.load(token_ptr + row)
+        ends, m = tl.load(ends_ptr + at, mask=there, other=_ABSENT), largest_in(ends_ptr, blocks, PADDED)
+        total = tl.sum(tl.load(mass_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0)
+        total = tl.maximum(total, 1)
+        rank = 1 + tl.sum(tl.load(above_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0).to(tl.int64)
         drawn = view_at(given_ptr, edited_ptr, view == _RAW, token, token >= 0, IS_BFLOAT)
         lp = viewed_logprob(drawn, m, inverse_t, total)
-        wanted = tl.minimum(tl.load(top_n_ptr + slot), most).to(tl.int32)
+        wanted = tl.minimum(top_n, most).to(tl.int32)
         best = tl.max(ends, 0)
         while (listed < wanted) & (best != _ABSENT):
             first = ((best & _LAST_ID) ^ _LAST_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
@@ -139,8 +147,8 @@ def tell(
         tl.store(top_id_ptr + listed, tl.full((), -1, tl.int64))
         tl.store(top_logprob_ptr + listed, rest)
         listed += 1
-    tl.store(logprob_ptr + row, lp)
-    tl.store(rank_ptr + row, rank)
+    tl.store(logprob_ptr, lp)
+    tl.store(rank_ptr, rank)
 # fmt: on
 
 
