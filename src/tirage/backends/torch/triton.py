@@ -146,7 +146,7 @@ class Workspace:
 
     @property
     def run(self) -> int:
-        """Blocks that one thread block weighs: few rows have to be divided finely, of many each adds to its histogram."""
+        """Blocks that a thread block weighs: few rows are divided finely; of many each adds to its histogram once."""
         return min(LONGEST_RUN, max(1, self.rows * self.blocks // PROGRAMS))
 
     @property

@@ -141,7 +141,7 @@ def weigh(
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
         lanes = tl.arange(0, LANES)
         found = lanes * 0
-        for at in range(0, tl.minimum(run, blocks - first)):
+        for at in range(tl.minimum(run, blocks - first)):
             found += weigh_block(
                 x_ptr + row * size, meta_ptr, row_ptr + row * WIDTH, mass_ptr + row * blocks * 4,
                 count_ptr + row * blocks * 4, sums_ptr + row * SUMMANDS, first + at, size, BLOCK,
