@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -291,18 +292,42 @@ def test_a_batch_that_was_filled_under_inference_mode_goes_on_without_it() -> No
     assert len(batch.history(1)[1]) == 3
 
 
-def test_a_request_for_the_host_takes_the_whole_batch_there_and_back() -> None:
-    batch = batch_of(EVERYTHING, PLAIN)
-    drawn_there = []
-    for step in range(4):
+def test_requests_for_the_host_leave_the_others_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, alone = batch_of(EVERYTHING, PLAIN), batch_of(EVERYTHING, PLAIN)
+    changed: list[set[int]] = []
+    put = DeviceRows.put
+    monkeypatch.setattr(DeviceRows, "put", lambda self, rows: changed.append({*rows}) or put(self, rows))
+    for step in range(40):
         if step == 1:
+            changed.clear()
             batch.add(HOSTED)
-        if step == 3:
-            batch.remove(2)
-        ((operations, _),) = counted(lambda step=step: batch.advance(batch.sample(logits(step))), 1)
-        drawn_there.append(operations["tirage.draw_slots"])
-    assert drawn_there == [1, 0, 0, 1]
-    assert len(batch.history(0)[1]) == 4
+        if step == 30:
+            batch.reorder([1, 2, 0, 2])
+        x = logits(step) if step < 30 else logits(step)[[1, 2, 0, 3]]
+        (drawn, expected) = batch.sample(x), alone.sample(logits(step)[:2])
+        own = [drawn.token_ids[0 if step < 30 else 2], drawn.token_ids[1 if step < 30 else 0]]
+        assert torch.stack(own).equal(expected.token_ids)
+        batch.advance(drawn)
+        alone.advance(expected)
+    assert changed == [{2}]
+    assert batch.history(2) == alone.history(0)
+    assert batch._there.layout == alone._there.layout
+
+
+def test_a_batch_of_requests_for_the_host_asks_nothing_of_the_device() -> None:
+    batch = batch_of(HOSTED, PLAIN)
+    batch.remove(1)
+    with patch.object(DeviceRows, "draw", side_effect=AssertionError), patch.object(DeviceRows, "append"):
+        for step in range(3):
+            batch.advance(batch.sample(logits(step, 1)))
+    assert len(batch.history(0)[1]) == 3
+
+
+def test_a_token_that_a_request_for_the_host_cannot_take_moves_no_request() -> None:
+    batch = batch_of(PLAIN, HOSTED)
+    with pytest.raises(ParamsError, match="token must be an integer in"):
+        batch.advance(torch.tensor([1, V]))
+    assert [batch.history(slot)[1] for slot in (0, 1)] == [[], []]
 
 
 # --- fixed rows ------------------------------------------------------------------------------------------------------

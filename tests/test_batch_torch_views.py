@@ -31,7 +31,16 @@ ASKED = (
     SamplingParams(semantics="gemma-topk", temperature=2.0, top_k=3, logprobs=1, logprobs_mode="processed"),
     SamplingParams(no_repeat_ngram_size=1, logprobs=4, logprobs_mode="processed"),
 )
+HOSTED = (
+    SamplingParams(typical_p=0.7),
+    SamplingParams(typical_p=0.7, logprobs=7),
+    SamplingParams(top_k=5, logprob_token_ids=[1, 3], logprobs=1, logprobs_mode="sampled"),
+    SamplingParams(top_h=0.4, return_kept=True),
+    SamplingParams(mirostat=2),
+)
+"""What needs the host: without and with logprobs, longer lists than others have, single tokens, a record, a state."""
 FIELDS = ("token_ids", "sampled_logprobs", "status", "logprobs", "ranks", "top_token_ids", "top_logprobs")
+OF_SETS = ("kept_ids", "kept_offsets", "kept_logmass", "raw_logprobs", "processed_logprobs", "states")
 MASSES = (1, 2, 3, (1 << 31) - 1, 1 << 31, (1 << 32) + 1, 1 << 40, (1 << 40) + 12345, (1 << 55) - 1, (1 << 62) - 7)
 
 
@@ -55,25 +64,38 @@ def _logits(step: int, rows: int) -> torch.Tensor:
     return torch.from_numpy(x)
 
 
-def same(steps: int = 25) -> None:
-    there, here = _batches()
+def same(steps: int = 25, params: tuple[SamplingParams, ...] = ASKED, fields: tuple[str, ...] = FIELDS) -> Any:
+    """The batch on the device, after so many steps that are those of NumPy."""
+    there, here = _batches(params)
     for step in range(steps):
         rows = (len(there), CAPACITY)[step % 2]
         drawn, expected = there.sample(_logits(step, rows)), here.sample(_logits(step, rows))
-        for field in FIELDS:
-            found, wanted = getattr(drawn, field).numpy(), getattr(expected, field).numpy()
+        for field in fields:
+            if getattr(expected, field) is None:
+                assert getattr(drawn, field) is None, field
+                continue
+            found, wanted = (np.asarray(getattr(each, field)) for each in (drawn, expected))
             assert found.dtype == wanted.dtype
             assert found.tobytes() == wanted.tobytes() or np.array_equal(found, wanted, equal_nan=True), (step, field)
-        assert drawn.given_logprobs == expected.given_logprobs
+        assert repr(drawn.given_logprobs) == repr(expected.given_logprobs)
         for batch in (there, here):
             batch.advance(drawn)
             if step == 12:
-                batch.remove(5)
-    assert not there._hosted
+                batch.remove(min(5, len(params) - 1))
+    return there
+
+
+@pytest.mark.parametrize("first", range(len(HOSTED)))
+def test_a_batch_with_requests_for_the_host_gives_what_numpy_gives(first: int) -> None:
+    """Each beside others that report something, and beside others that do not."""
+    fields = (*FIELDS, *OF_SETS, "seeds", "support_sizes")
+    for others in (ASKED[:4], ASKED[4:5] * 2):
+        there = same(26, (others[0], HOSTED[first], *others[1:], HOSTED[first - 1]), fields)
+        assert there._hosted
 
 
 def test_views_are_those_of_numpy() -> None:
-    same()
+    assert not same()._hosted
 
 
 @pytest.mark.parametrize(

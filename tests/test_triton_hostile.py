@@ -70,8 +70,8 @@ MISTAKES = {
     "p-less has one threshold": ("if a > 0:", "if a < 0:"),
     "top-n-sigma halves the widest distances": ("tl.maximum(widest - exponent, 0)", "tl.maximum(widest - exponent, 1)"),
     "blocks sum only their mass": (
-        "for j in range(number_of_sums(op)):\n                each",
-        "for j in range(2):\n                each",
+        "for j in range(number_of_sums(op)):\n            each",
+        "for j in range(2):\n            each",
     ),
     "a cut set has the sums of the row": ("& (cut_key == NEG_INF) & (c ==", "& (cut_key <= high) & (c =="),
     "a list is summed without its last part": ("range(0, TILE, PART):", "range(0, TILE - PART, PART):"),

@@ -161,7 +161,7 @@ class Batch:
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
         at = np.asarray(used, np.intp)
         drawn = draw_batch(backend, matrix[at], self._batch, None if words is None else words[at])
-        return _spread(drawn, used, len(slots), backend, matrix)
+        return spread(drawn, used, len(slots), backend, matrix)
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
         """Appends each row's token to its history; rows without a token (-1) stay as they are.
@@ -237,7 +237,7 @@ def _copy(row: SamplingRow) -> SamplingRow:
     return replace(row, history=row.history.copy())
 
 
-def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like: Any) -> Draw:
+def spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like: Any) -> Draw:
     """A Draw of `count` rows: those of `drawn` at the positions `used`, the others as empty slots."""
 
     def wide(values: Any, fill: float) -> Any:

@@ -15,11 +15,13 @@ from tirage.backends import find, known, type_name
 from tirage.backends.torch.arrays import as_given, check_device
 from tirage.backends.torch.device.row_form import RowForm, form_of
 from tirage.backends.torch.device.rows import DeviceRows, uploaded
-from tirage.batch.host import Batch, bounded
+from tirage.batch.host import Batch, bounded, spread
+from tirage.batch.mixed import mixed
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY
-from tirage.sampling_batch import SamplingRow, needs_mask
+from tirage.sampling import draw_batch
+from tirage.sampling_batch import SamplingBatch, SamplingRow, needs_mask
 
 _TAIL = 1024
 """Tokens that a row says before the room for them doubles, unless `history_capacity` is given."""
@@ -29,8 +31,8 @@ class TorchBatch(Batch):
     """Requests whose programs, keys, masks and counts lie in tensors on a device; each draws what it draws anywhere.
 
     A change of requests is one upload at the next step. `sample` and `advance` with tensors of the device read nothing
-    back: a token that cannot be one is found when the host asks for a history. While some request needs the host (see
-    docs/pytorch.md), the whole batch is drawn as any other, and its tokens are read back at each step.
+    back: a token that cannot be one is found when the host asks for a history. A request that needs the host (see
+    docs/pytorch.md) is drawn as in any other batch, and its token is read back at each step; the others stay there.
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class TorchBatch(Batch):
         "_bounds",
         "_dirty",
         "_forms",
+        "_here",
         "_hosted",
         "_limit",
         "_listed",
@@ -58,7 +61,9 @@ class TorchBatch(Batch):
         self._limit = history_capacity
         self._there = DeviceRows(self.capacity, self.vocab_size, like.device, room)
         self._forms: list[RowForm | None] = [None] * self.capacity
+        # The slots whose requests need the host, and those requests as they are drawn.
         self._hosted: set[int] = set()
+        self._here: SamplingBatch | None = None
         self._dirty: set[int] = set()
         self._used: tuple[int, ...] | None = ()
         self._at: Tensor | None = None
@@ -80,31 +85,49 @@ class TorchBatch(Batch):
         return self._used
 
     def reorder(self, order: Sequence[int]) -> None:
-        if self._hosted:
-            self._to_host()
-            super().reorder(order)
-            self._dirty.update(range(self.capacity))
-        else:
-            self._upload()
-            super().reorder(order)
+        self._upload()
+        super().reorder(order)
         places = np.full(self.capacity, -1, np.int64)
         places[: len(order)] = order
         held = self._forms
         self._forms = [held[old] if old >= 0 else None for old in places.tolist()]
         self._hosted = {slot for slot in range(self.capacity) if self._slots[slot] and self._forms[slot] is None}
-        self._used = self._at = self._masks = self._listed = None
-        if not self._dirty:
-            self._there.reorder(places)
-            self._bounds, self._needs = (each[:, np.maximum(places, 0)] for each in (self._bounds, self._needs))
+        self._used = self._at = self._masks = self._listed = self._here = None
+        self._there.reorder(places)
+        self._bounds, self._needs = (each[:, np.maximum(places, 0)] for each in (self._bounds, self._needs))
 
     def sample(self, logits: Any, mask: Any = None) -> Draw:
         backend = find(logits)
         matrix = as_given(logits) if isinstance(logits, Tensor) else backend.as_logits(logits)
         slots, words = self._fitted(backend, logits, matrix, mask)
         if not self._is_drawn_there(matrix, words):
-            self._to_host()
+            self._read_back()
             return super().sample(logits, mask)
         check_device(words, matrix)
+        rows = [row for row, slot in enumerate(slots) if slot in self._hosted] if self._hosted else []
+        here = self._sampled_here(matrix, words, rows) if rows else None
+        there = self._sampled_there(matrix, words, slots)
+        if here is None:
+            return there
+        return mixed(there, spread(here, rows, len(slots), backend, matrix), self._marked(rows, len(slots)))
+
+    def _sampled_here(self, matrix: Tensor, words: Any, rows: Sequence[int]) -> Draw:
+        """The draw of the `rows` [n] of logits [B, V] that need the host: n rows."""
+        if self._here is None:
+            held = [row for slot, row in enumerate(self._slots) if row is not None and slot in self._hosted]
+            self._here = SamplingBatch.of(held, self.vocab_size)
+        backend, at = find(matrix), np.asarray(rows, np.intp)
+        own = None if words is None else words[at]
+        return draw_batch(backend, backend.as_logits(matrix[at]), self._here, own)
+
+    def _marked(self, rows: Sequence[int], count: int) -> Tensor:
+        """bool [count] on the device: which rows these are."""
+        marks = np.zeros(count, np.bool_)
+        marks[[*rows]] = True
+        return uploaded({"rows": marks}, self._there.device)["rows"]
+
+    def _sampled_there(self, matrix: Tensor, words: Any, slots: Sequence[int]) -> Draw:
+        """The draw of the rows that lie on the device, of logits [B, V]; those of the host are empty slots in it."""
         self._upload()
         if isinstance(words, np.ndarray):
             words = uploaded({"words": words}, matrix.device)["words"]
@@ -132,28 +155,47 @@ class TorchBatch(Batch):
         )
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
-        if self._hosted:
-            self._to_host()
-            super().advance(drawn)
-            return
         tokens: Any = drawn.token_ids if isinstance(drawn, Draw) else drawn
         if not isinstance(tokens, Tensor) or tokens.device != self._there.device:
             tokens = uploaded({"tokens": self._given(tokens, drawn)}, self._there.device)["tokens"]
         if tokens.ndim != 1 or tokens.dtype not in (torch.int32, torch.int64):
             raise ParamsError(f"tokens must be integers [B], got {tokens.dtype} of shape {list(tokens.shape)}")
-        rows = self._rows(len(tokens))
-        if not rows:
+        slots = self._rows(len(tokens))
+        if not slots:
             return
-        at = None if len(rows) == self.capacity else self._places()
+        said = self._said_here(tokens, slots) if self._hosted else []
+        if not self._is_all_here():
+            self._append_there(tokens, slots)
+        for row, token in said:
+            row.append(token)
+
+    def _said_here(self, tokens: Tensor, slots: Sequence[int]) -> list[tuple[SamplingRow, int]]:
+        """The requests that need the host, each with its token of `tokens` [B], if it has one. Raises as `advance`."""
+        rows = [row for row, slot in enumerate(slots) if slot in self._hosted]
+        at = uploaded({"rows": np.array(rows, np.int64)}, self._there.device)["rows"]
+        given = zip(rows, tokens.index_select(0, at).tolist(), strict=True)
+        said = [(self._row(slots[row]), bounded(token, "token", -1, self.vocab_size - 1)) for row, token in given]
+        said = [(row, token) for row, token in said if token >= 0]
+        for row, _ in said:
+            row.history.check_room()
+        return said
+
+    def _append_there(self, tokens: Tensor, slots: Sequence[int]) -> None:
+        """Appends tokens [B] to the requests that lie on the device."""
+        at = None if len(slots) == self.capacity else self._places()
+        if self._hosted:
+            rows = [row for row, slot in enumerate(slots) if slot in self._hosted]
+            tokens = tokens.masked_fill(self._marked(rows, len(slots)), -1)
         self._upload()
         self._make_room()
         self._there.append(tokens, at)
-        self._bounds[:, [*self.slots]] += 1
+        self._bounds[:, [slot for slot in self.slots if slot not in self._hosted]] += 1
         self._ahead = True
 
     def history(self, slot: int) -> tuple[list[int], list[int]]:
         self._row(slot)
-        self._read_back()
+        if slot not in self._hosted:
+            self._read_back()
         return super().history(slot)
 
     def device_rows(self) -> DeviceRows:
@@ -176,9 +218,13 @@ class TorchBatch(Batch):
 
     # --- what lies where ------------------------------------------------------------------------------------------
 
+    def _is_all_here(self) -> bool:
+        """Whether there are requests, and all of them need the host."""
+        return bool(self._hosted) and len(self._hosted) == len(self)
+
     def _is_drawn_there(self, matrix: Tensor, words: Any) -> bool:
-        """Whether logits [B, V] with this mask can be drawn from without the host."""
-        if self._hosted or matrix.device != self._there.device or not matrix.shape[0]:
+        """Whether logits [B, V] with this mask lie where some request does, and those there can be drawn from there."""
+        if self._is_all_here() or matrix.device != self._there.device or not matrix.shape[0]:
             return False
         if self._masks is None:
             late = any(form is not None and form.resamples for form in self._forms)
@@ -216,7 +262,7 @@ class TorchBatch(Batch):
         if row is not None and self._forms[slot] is None:
             self._hosted.add(slot)
         self._dirty.add(slot)
-        self._used = self._at = self._masks = self._listed = None
+        self._used = self._at = self._masks = self._listed = self._here = None
 
     def _places(self) -> Tensor:
         """The slots that hold a request, int64 [n] on the device."""
@@ -270,12 +316,6 @@ class TorchBatch(Batch):
             if token != -1 and slot not in self._dirty:
                 bounded(token, f"token in slot {slot}", -1, self.vocab_size - 1)
                 self._row(slot)
-
-    def _to_host(self) -> None:
-        """Makes the host the one that knows the histories: what is drawn next is drawn, and moved on, from there."""
-        self._read_back()
-        if self._hosted:
-            self._dirty.update(range(self.capacity))
 
     def _given(self, tokens: Any, drawn: Any) -> NDArray[np.int64]:
         """Tokens from the host as int64 [B], checked."""

@@ -28,6 +28,8 @@ BLOCK = 512
 TILE = 2048
 """Tokens that the thread block of a row looks at together in the last kernel."""
 
+PROGRAMS, LONGEST_RUN = 1024, 16
+"""Thread blocks that keep a device busy, and most blocks of logits that one of them weighs when there are more."""
 REGISTERS = 96
 """Registers of a thread of the kernels that run a row's steps: with 80 they spill on sm_100."""
 
@@ -148,6 +150,11 @@ class Workspace:
         return self.ends, self.row, self.status, self.bins, self.sums, self.length
 
     @property
+    def run(self) -> int:
+        """Blocks that a thread block weighs: few rows are divided finely; of many each adds to its histogram once."""
+        return min(LONGEST_RUN, max(1, self.rows * self.blocks // PROGRAMS))
+
+    @property
     def plane(self) -> int:
         """How many numbers lie between the largest and the smallest key of a block."""
         return self.rows * self.blocks
@@ -166,7 +173,8 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
     row, status, block, padded = work.row, work.status, work.block, work.padded
 
     if work.draws:
-        _WEIGH[b, blocks](x, meta, row, status, mass, count, work.bins, work.sums, *shape, BLOCK=block, **EXACT)
+        found = (mass, count, work.bins, work.sums)
+        _WEIGH[b, triton.cdiv(blocks, work.run)](x, meta, row, status, *found, *shape, work.run, BLOCK=block, **EXACT)
         _BOUND[b,](work.bins, work.sums, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
         if work.filters:
             _SPLIT[b, blocks](

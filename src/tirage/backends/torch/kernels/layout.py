@@ -8,7 +8,7 @@ import triton.language as tl
 from tirage.backends.torch.kernels.rule import LIMIT
 from tirage.backends.torch.plan import HEADER
 
-VARYING = ("plane", "columns", "steps", "room")
+VARYING = ("plane", "columns", "steps", "room", "run")
 """Arguments that change with the requests: kernels are not compiled anew for their values."""
 
 BINS = 512

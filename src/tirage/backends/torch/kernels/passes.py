@@ -40,35 +40,45 @@ from tirage.backends.torch.kernels.thresholds import number_of_sums, term, wides
 
 @triton.jit(do_not_specialize=VARYING)
 def weigh(
-    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, bins_ptr, sums_ptr, columns, size, blocks,
+    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, bins_ptr, sums_ptr, columns, size, blocks, run,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Weight of each block of one row, how many of its tokens have any, and the histogram of its exponents.
+    """Weights of `run` blocks of one row, how many of their tokens have any, and the histogram of their exponents.
 
     Where a step needs them, also the sums of the row.
     """
-    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * run
     meta_ptr += row * columns
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
-        m, c = value_of(tl.load(row_ptr + row * WIDTH + HIGH)), constant(meta_ptr, FIRST_C)
-        near, far = tl.load(row_ptr + row * WIDTH + NEAR), tl.load(row_ptr + row * WIDTH + FAR)
-        ids = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * size + ids, mask=ids < size, other=float("-inf"))
-        q = exponent_of(x, m, c)
-        w = weight_of(q)
-        at = row * blocks + block
-        tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
-        tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
-        key = key_of(x)
-        op = tl.load(meta_ptr + SUMMED)
-        if op > 0:
-            widest = widest_of(tl.load(row_ptr + row * WIDTH + LOW), m)
-            for j in range(number_of_sums(op)):
-                each = tl.where(key > NEG_INF, term(op, j, x, m, c, widest), 0)
-                tl.atomic_add(sums_ptr + row * SUMMANDS + j, tl.sum(each, 0), sem="relaxed")
-        found = tl.histogram(tl.where(key > NEG_INF, lane_of(q, near, far), NOT_COUNTED), LANES)
         lanes = tl.arange(0, LANES)
+        found = lanes * 0
+        for at in range(tl.minimum(run, blocks - first)):
+            found += weigh_block(
+                x_ptr + row * size, meta_ptr, row_ptr + row * WIDTH, mass_ptr + row * blocks * 4,
+                count_ptr + row * blocks * 4, sums_ptr + row * SUMMANDS, first + at, size, BLOCK,
+            )  # fmt: skip
+        # One addition for each bin of a program, as they cost more than the logits.
         tl.atomic_add(bins_ptr + row * LANES + lanes, found, mask=(found > 0) & (lanes < NOT_COUNTED), sem="relaxed")
+
+
+@triton.jit
+def weigh_block(x_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, sums_ptr, block, size, BLOCK: tl.constexpr):
+    """The histogram of one block of a row; what else `weigh` finds is written or added."""
+    m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
+    ids = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
+    q = exponent_of(x, m, c)
+    w, key = weight_of(q), key_of(x)
+    tl.store(mass_ptr + block * 4 + ALL_FIRST, tl.sum(w, 0))
+    tl.store(count_ptr + block * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
+    op = tl.load(meta_ptr + SUMMED)
+    if op > 0:
+        widest = widest_of(tl.load(row_ptr + LOW), m)
+        for j in range(number_of_sums(op)):
+            each = tl.where(key > NEG_INF, term(op, j, x, m, c, widest), 0)
+            tl.atomic_add(sums_ptr + j, tl.sum(each, 0), sem="relaxed")
+    lane = lane_of(q, tl.load(row_ptr + NEAR), tl.load(row_ptr + FAR))
+    return tl.histogram(tl.where(key > NEG_INF, lane, NOT_COUNTED), LANES)
 
 
 @triton.jit(do_not_specialize=VARYING)

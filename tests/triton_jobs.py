@@ -1,0 +1,185 @@
+"""Hostile rows for the Triton kernels: random programs, and ones made for a bound of the kernels.
+
+Imported by a process that runs under TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from preset_rows import requests, states
+from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
+
+from tirage.backends.numpy import distribution
+from tirage.backends.torch import as_logits, kernels, triton
+from tirage.exact import numbers
+from tirage.operators import OPERATORS, Step
+from tirage.operators.epsilon import EPSILON
+from tirage.operators.row import Process, RowState
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import SamplingMetadata
+from tirage.semantics import PRESETS
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 63, 64, 65, 97, 128, 200, 257, 300)
+TILES = ((4, 8), (16, 32), (8, 4), (16, 64), (64, 128))
+"""Pairs of BLOCK and TILE: several of both in most rows, and vocabularies on either side of their bounds."""
+MOST_FILTERS = 3
+"""Filters of a random program, and perhaps an end: one more makes several times as many ways through the kernels."""
+FURTHER = 1000
+FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, XTC, XTC_TIES_KEPT)
+"""Filters that do not only keep a prefix, one of which jobs from that number on have."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+TIED = 2000
+"""Jobs from that number on have rows with most tokens at one logit: see `tied_job`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Rows to draw: logits [B, V] of some dtype, and the sizes of the kernels' blocks and tiles."""
+
+    logits: torch.Tensor
+    rows: SamplingMetadata
+    processes: tuple[Process | None, ...] | None = None
+    tiles: tuple[int, int]
+
+
+def program_job(number: int, rows: int) -> Job:
+    """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= TIED:
+        return tied_job(number, rows)
+    r = np.random.default_rng(number)
+    size, program = SIZES[number % len(SIZES)], _filters(r, number)
+    pile, programs = Pile(size), []
+    for _ in range(rows):
+        pile.history(r)
+        programs.append((pile.edits(r) if r.random() < 0.3 else []) + varied(program, r, options=True))
+    masks = r.integers(-(2**31), 2**31, (rows, -(-size // 32))).astype(np.int32)
+    masks[r.random(rows) < 0.7] = -1
+    return Job(
+        logits=shaped_logits(r, rows, size, number),
+        rows=rows_of(programs, r, pile, masks=masks),
+        tiles=_tiles(number, size),
+    )
+
+
+def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
+    """Filters that the kernels run together: from job `FURTHER` on, among them one of `FURTHER_OPS`."""
+    if number < FURTHER:
+        return random_filters(r, set(kernels.FILTERS).difference(FURTHER_OPS), most=MOST_FILTERS)
+    while True:
+        program = random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
+        if {step[0] for step in program}.intersection(FURTHER_OPS) and triton.supports(rows_of([program], r)).all():
+            return program
+
+
+def _tiles(number: int, size: int) -> tuple[int, int]:
+    """Blocks and tiles for so many logits: each number of tiles that a row's list has is a way of its own."""
+    block, tile = TILES[number % len(TILES)]
+    return block, max(tile, 1 << (size // 8).bit_length())
+
+
+def tied_job(number: int, rows: int) -> Job:
+    """A top-k that parts the ties that most tokens are, and then an epsilon near the weight of a token above them.
+
+    The histogram tells the mass that the top-k leaves only between far bounds.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    logits, programs = np.zeros((rows, size), np.float32), []
+    for row in logits:
+        second, k = float(r.uniform(0.1, 0.6)), int(r.integers(size // 4, size))
+        row[r.choice(size, 2, replace=False)] = second, math.log(2)
+        weight = math.exp(second)
+        share = (weight if r.random() < 0.5 else r.uniform(1, 2)) / (2 + weight + k - 2)
+        programs.append([(int(TOP_K), k, 0), (int(EPSILON), *numbers.scaled_fraction(share))])
+    return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def likely_job(number: int, rows: int) -> Job:
+    """A top-p behind a dynamic temperature, of logits whose histogram is coarse where most of the mass is."""
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    programs = []
+    for _ in range(rows):
+        t = float(r.choice([0.11, 0.15, 0.25]))
+        step = OPERATORS["temperature"].lower(
+            temperature=t, dynatemp_range=0.1, dynatemp_exponent=1.0, temperature_floor=None, entropy_count="candidates"
+        )
+        assert isinstance(step, Step)
+        programs.append([
+            (int(step.op), *step.operands),
+            (int(TOP_P), int(r.integers(1 << 30, 1 << 32)), *FILTERS[TOP_P](r)[1:3], 0),
+        ])
+    octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
+    logits = torch.from_numpy((-math.log(2) * octaves).astype(np.float32))
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def preset_job(number: int, times: int) -> Job:
+    """Every parameter of a preset at each of its values, with and without logprobs, over so many logits."""
+    r = np.random.default_rng(number)
+    semantics = PRESETS[sorted(PRESETS)[number % len(PRESETS)]]
+    params = [params for params in requests(semantics) for _ in range(times)]
+    size = (33, 97)[number // len(PRESETS) % 2]
+    batch = SamplingBatch.of(states(params, size), size)
+    packed = batch.metadata(None)
+    seeds = r.integers(-(2**63), 2**63 - 1, len(params))
+    return Job(
+        logits=shaped_logits(r, len(params), size, number),
+        rows=replace(packed, seeds=seeds),
+        processes=batch.processes,
+        tiles=TILES[number % len(TILES)],
+    )
+
+
+def bound_job(number: int, rows: int) -> Job:
+    """The same as `program_job`, where the share of a top-p and the uniform stand at the bound of a token.
+
+    The uniform, the row's seed here, is the least that draws a token, or the one below.
+    """
+    r, job = np.random.default_rng(number), program_job(number, rows)
+    x, programs = as_logits(job.logits).numpy(), job.rows.programs.copy()
+    seeds = np.zeros(rows, np.uint64)
+    for row in range(rows):
+        request = distribution.request_of(x, job.rows, row)
+        steps = list(request.steps)
+        for at, step in enumerate(steps):
+            if step.op == TOP_P:
+                before = replace(request, steps=steps[:at]).run(coin=False)
+                programs[row, at, 1] = _share_at_bound(before, r) if before.status == 0 else step.a
+                steps[at] = step._replace(a=int(programs[row, at, 1]))
+        seeds[row] = _uniform_at_bound(replace(request, steps=steps).run(coin=False), r)
+    return replace(job, rows=replace(job.rows, programs=programs, seeds=seeds.view(np.int64)))
+
+
+def _share_at_bound(row: RowState, r: np.random.Generator) -> int:
+    """A share of top-p, in units of 2^-32, whose part of the row's mass is a prefix's mass and less than 1 above it.
+
+    Where there is none, one just above or below a prefix's mass.
+    """
+    reached = r.permutation(np.cumsum(row.w()[row.ranked()])).tolist()
+    total = max(reached)
+    for mass in reached:
+        share = (((mass + 1) << 32) - 1) // total
+        if share * total > mass << 32 and share < 1 << 32:
+            return share
+    return min(max(-(-(reached[0] << 32) // total) - int(r.integers(2)), 1), (1 << 32) - 1)
+
+
+def _uniform_at_bound(row: RowState, r: np.random.Generator) -> int:
+    if row.status:
+        return 0
+    reached = np.cumsum(row.w())
+    least = -(-(int(r.choice(reached)) << 64) // int(reached[-1]))
+    return min(max(least - int(r.integers(2)), 0), (1 << 64) - 1)
+
+
+def shaped_logits(r: np.random.Generator, rows: int, size: int, number: int) -> torch.Tensor:
+    """Logits [rows, size] of mixed shapes; the number of the job says which dtype."""
+    logits = torch.from_numpy(logits_rows(r, rows, size, SHAPES | EDGES))
+    return logits.to(DTYPES[number % len(DTYPES)])
