@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tirage.backends import find, known, type_name
 from tirage.backends.torch.arrays import as_given, check_device
+from tirage.backends.torch.device.mixed import mixed
 from tirage.backends.torch.device.row_form import RowForm, form_of
 from tirage.backends.torch.device.rows import DeviceRows, uploaded
 from tirage.batch.host import Batch, bounded, spread
-from tirage.batch.mixed import mixed
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY
