@@ -91,9 +91,9 @@ class Function:
     def __call__(self, *inputs: TensorHandle) -> list[TensorHandle]:
         """What the function returns for inputs [programs, size] or [1, size]: handles of the same shape."""
         rows, here, begun = np.arange(max(len(handle.data) for handle in inputs)), _met.here, len(_written)
-        read = counted.bytes_read
+        before = counted.bytes_read, counted.additions
         while True:
-            counted.bytes_read = read
+            counted.bytes_read, counted.additions = before
             call = Call(here, begun)
             try:
                 self._follow(self.start, list(inputs), {rows.size: rows}, call)
@@ -337,10 +337,12 @@ def _filled(values: Any, handles: Iterator[TensorHandle]) -> Any:
 
 @dataclass(slots=True)
 class Counted:
-    """What launches did so far: how many there were, the bytes they read, and the most turns of one loop over tiles."""
+    """What launches did so far: how many there were, the bytes they read, the numbers that atomic operations changed,
+    and the most turns of one loop over tiles."""
 
     launches: int = 0
     bytes_read: int = 0
+    additions: int = 0
     longest_loop: int = 0
 
 
@@ -384,6 +386,7 @@ class WideBuilder(InterpreterBuilder):
             again = _met.repeat() if meets else None
             return before if again is None else TensorHandle(again.reshape(ptr.data.shape), before.dtype)
         _writes(ptr, there)
+        counted.additions += ptr.data.size if there is None else int(np.count_nonzero(there.data))
         before = InterpreterBuilder.create_atomic_rmw(self, op, ptr, given, there, order, scope)
         if meets:
             _met.keep(before.data)

@@ -223,6 +223,7 @@ def counts(rows: int, requests: dict[str, SamplingParams]) -> dict[str, dict[str
             found[f"{shape}, {name}"] = {
                 "reads": round((now.bytes_read - before.bytes_read) / x.nbytes, 3),
                 "launches": now.launches - before.launches,
+                "additions": round((now.additions - before.additions) / x.numel(), 3),
                 "longest loop": now.longest_loop,
                 "scratch": round(sum(map(nbytes, made.call_args_list)) / x.nbytes, 3),
                 "differences": int((drawn.token_ids != expected.token_ids).sum()),
