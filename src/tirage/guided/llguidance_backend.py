@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -92,6 +92,8 @@ class LlguidanceBackend:
         self._vocabulary = vocabulary
         wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1, slices=list(_SLICES))
+        self._states = BYTE_LEXER_STATES if vocabulary.width == 256 else max(LEXER_STATES, vocabulary.width)
+        self._limits = lru_cache(maxsize=16)(partial(llguidance.LLParserLimits, max_lexer_states=self._states))
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
         """A cursor at the start of a text, and the approximate size of the grammar in bytes.
@@ -108,10 +110,8 @@ class LlguidanceBackend:
                 raise refusal(constraint, answer["error"])
         if constraint.kind == "tags":
             grammar = lark_of(constraint, self._vocabulary.special)
-        width = self._vocabulary.width
-        states = BYTE_LEXER_STATES if width == 256 else max(LEXER_STATES, width)
         rules = len(constraint.schema.rules) if constraint.schema is not None else 0
-        limits = self._library.LLParserLimits(max_lexer_states=states, max_items_in_row=max(ROW_ITEMS, 4 * rules))
+        limits = self._limits(max_items_in_row=max(ROW_ITEMS, 4 * rules))
 
         def make() -> Any:
             return self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
@@ -121,7 +121,7 @@ class LlguidanceBackend:
             make = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)
         # The library's own calls cannot be cancelled, so there is a look before each.
         checkpoint()
-        lexer = SharedLexer(make, states=states)
+        lexer = SharedLexer(make, states=self._states)
         if len(grammar) > _LARGE:
             return_free_memory()
         if lexer.start.is_error():
@@ -249,7 +249,8 @@ class LlguidanceCursor:
         self._lexer.compute(self._lexer.start, room.address, room.size)
         if self._width % 32:
             room.mask[-1] &= (1 << self._width % 32) - 1
-        return bool(np.count_nonzero(room.mask)) or self.complete()
+        # Most texts may begin with a token of the first words, where the look ends.
+        return any(memoryview(room.mask)) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.
