@@ -155,9 +155,9 @@ class Record:
         if values:
             raise ParamsError(f"{cls.__name__} must be given options by name, got {shown(values[0])}")
         refuse_unknown(cls, options)
-        missing = [name for name in _required(cls) if name not in options]
-        if missing:
-            raise ParamsError(f"{cls.__name__} must be given {missing[0]}, got no value; there is no default")
+        for name in _required(cls):
+            if name not in options:
+                raise ParamsError(f"{cls.__name__} must be given {name}, got no value; there is no default")
         if cls not in _PYTREES and "jax" in sys.modules:
             register_pytree(cls)
         return object.__new__(cls)

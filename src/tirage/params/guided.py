@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from tirage.errors import ParamsError
@@ -37,7 +38,7 @@ class GuidedDecodingParams(Record):
 
     json: Mapping[str, Any] | str | None = param(
         None,
-        Json(max_bytes=SCHEMA_BYTES, sort=False, as_text=True),
+        Json(max_bytes=SCHEMA_BYTES, sort=False, as_text=Text(max_bytes=SCHEMA_BYTES, nul=False)),
         "JSON schema of the output; the order of its properties is kept",
         source="EasyDeL, vLLM",
         off=None,
@@ -130,7 +131,7 @@ class GuidedDecodingParams(Record):
         try:
             return self.memo
         except AttributeError:
-            found = hash(tuple(getattr(self, name) for name in specs(type(self))))
+            found = hash(_values(self))
             object.__setattr__(self, "memo", found)
             return found
 
@@ -138,6 +139,9 @@ class GuidedDecodingParams(Record):
     def mode(self) -> str:
         """The name of the one mode that is given."""
         return _modes(self)[0]
+
+
+_values = attrgetter(*specs(GuidedDecodingParams))
 
 
 def _modes(guided: GuidedDecodingParams) -> list[str]:
