@@ -157,7 +157,8 @@ class Compiler:
         return grammar
 
     def _measure(self, *constraints: GuidedDecodingParams) -> None:
-        """Counts what cached grammars take now, as texts make them grow; those beyond the budget go, the last used last."""
+        """Counts what cached grammars take now, as texts make them grow; drops the least recently used ones beyond the
+        budget."""
         for guided in constraints:
             if (grammar := self._cached.get(guided)) is not None:
                 size = grammar.nbytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import chain
 
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.array_rules import ArrayRules
@@ -54,6 +55,7 @@ from tirage.guided.regular.expression import (
     RuleReference,
     Terminal,
     choice,
+    is_nothing,
 )
 from tirage.guided.regular.regular_language import LanguageError
 from tirage.workers.cancel import checkpoint
@@ -115,14 +117,14 @@ class RuleWriter:
         checkpoint()
         if conditions in self._members:
             return self._members[conditions]
-        is_nothing = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
-        found = self._members[conditions] = None if is_nothing else self.value(conditions)
+        is_none = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
+        found = self._members[conditions] = None if is_none else self.value(conditions)
         return found
 
     def _value(self, values: ValueSet) -> Expression:
         if "array" not in values and "object" not in values:
             found = self._any_of(f"n{len(self._written)}", values)
-            self.is_complete &= found != NOTHING
+            self.is_complete &= not is_nothing(found)
             return found
         name = f"v{len(self._written)}_{len(self._queue)}"
         self.rules[name] = NOTHING
@@ -130,8 +132,7 @@ class RuleWriter:
         return RuleReference(name)
 
     def _any_of(self, name: str, values: ValueSet) -> Expression:
-        sets = [one for each in values.values() for one in each]
-        return either([self._one(f"{name}_{i}", one) for i, one in enumerate(sets)])
+        return either([self._one(f"{name}_{i}", one) for i, one in enumerate(chain(*values.values()))])
 
     def _one(self, name: str, one: Values) -> Expression:
         match one:

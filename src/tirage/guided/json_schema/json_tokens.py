@@ -17,7 +17,6 @@ from tirage.guided.regular.expression import (
     Terminal,
     choice,
     intersection,
-    is_nothing,
     sequence,
 )
 from tirage.guided.regular.python_regex import read_pattern
@@ -79,7 +78,7 @@ def either(parts: Sequence[Expression]) -> Expression:
     """One of the parts, without those that match nothing; unlike `choice`, which hashes them all, it keeps doubles."""
     if len(parts) == 1:
         return parts[0]
-    found = tuple([part for part in parts if not is_nothing(part)])
+    found = tuple([part for part in parts if not isinstance(part, Alternatives) or part.parts])
     return found[0] if len(found) == 1 else Alternatives(found)
 
 

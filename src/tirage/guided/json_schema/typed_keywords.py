@@ -96,15 +96,11 @@ def holds(node: Node) -> Conditions:
     """That a value satisfies a schema."""
     found: Conditions | None = node.memo
     if found is None:
-        found = node.memo = conditions_of(node)
+        found = NEVER if node.keywords is None else ANYTHING
+        if node.keywords:
+            found = frozenset({Condition(node, holds=True)})
+        node.memo = found
     return found
-
-
-def conditions_of(node: Node) -> Conditions:
-    """What `holds` says, made anew."""
-    if node.keywords is None:
-        return NEVER
-    return frozenset({Condition(node, holds=True)}) if node.keywords else ANYTHING
 
 
 VALUES_OF_TYPE: dict[Conditions, ValueSet] = {holds(node): typed_values(node) for node in OF_TYPE.values()}

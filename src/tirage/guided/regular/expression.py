@@ -198,10 +198,12 @@ def group(node: Expression) -> str:
     return to_regex(node) if single else f"(?:{to_regex(node)})"
 
 
+_SIGNS: dict[tuple[int, int | None], str] = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+
+
 def count(low: int, high: int | None) -> str:
     """The quantifier of a repetition: `*`, `+`, `?` or `{low,high}`."""
-    signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
-    return signs.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
+    return _SIGNS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
 
 _UNESCAPED = re.compile("""[A-Za-z0-9 _"'<>%&,:;=@`~!]*""")
