@@ -92,7 +92,8 @@ class LlguidanceBackend:
         self._vocabulary = vocabulary
         wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1, slices=list(_SLICES))
-        self._states = BYTE_LEXER_STATES if vocabulary.width == 256 else max(LEXER_STATES, vocabulary.width)
+        self._width = vocabulary.width
+        self._states = BYTE_LEXER_STATES if self._width == 256 else max(LEXER_STATES, self._width)
         self._limits = lru_cache(maxsize=16)(partial(llguidance.LLParserLimits, max_lexer_states=self._states))
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
@@ -127,7 +128,7 @@ class LlguidanceBackend:
         if lexer.start.is_error():
             raise refusal(constraint, lexer.start.get_error())
         checkpoint()
-        cursor = LlguidanceCursor(lexer, self._vocabulary.width)
+        cursor = LlguidanceCursor(lexer, self._width)
         if not cursor.may_begin():
             raise no_text(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
@@ -180,9 +181,9 @@ class SharedLexer:
 
     def __init__(self, make: Callable[[], Any], *, states: int) -> None:
         self._make, self._most, self._lock = make, states, threading.Lock()
-        self.start, self._states = make(), 0.0
         self._cursors: WeakSet[LlguidanceCursor] = WeakSet()
-        self._watched = 0
+        self._states, self._watched = 0.0, 0
+        self.start = make()
 
     def copy(self, matcher: Any, cursor: LlguidanceCursor) -> Any:
         """A copy of a matcher for a cursor, which lets it go when the automaton is replaced."""

@@ -123,7 +123,8 @@ class GuidedDecodingParams(Record):
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "backend_was_auto", self.backend in (None, "auto"))
-        _check_choices(self.choice)
+        if self.choice is not None:
+            _check_choices(self.choice)
         _check_options(self)
 
     def __hash__(self) -> int:
@@ -148,9 +149,7 @@ def _modes(guided: GuidedDecodingParams) -> list[str]:
     return [mode for mode in MODES if getattr(guided, mode) is not None]
 
 
-def _check_choices(choice: Sequence[str] | None) -> None:
-    if choice is None:
-        return
+def _check_choices(choice: Sequence[str]) -> None:
     if len(choice) > 4096:
         raise ParamsError(f"choice must be a list of at most 4096 strings, got {len(choice)}; use a grammar")
     size = sum(len(text.encode()) for text in choice)

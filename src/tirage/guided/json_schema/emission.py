@@ -54,7 +54,6 @@ from tirage.guided.regular.expression import (
     Intersection,
     RuleReference,
     Terminal,
-    choice,
     is_nothing,
 )
 from tirage.guided.regular.regular_language import LanguageError
@@ -88,6 +87,8 @@ class RuleWriter:
 
     def write(self, conditions: Conditions) -> None:
         """Writes the rules of all values that satisfy the conditions, beginning with `ROOT`."""
+        # The first rule of all, also where others are written before it.
+        self.rules[ROOT] = NOTHING
         self.rules[ROOT] = self.value(conditions)
         while self._queue:
             self.write_rule(*self._queue.popleft())
@@ -153,7 +154,7 @@ class RuleWriter:
 
     def _string(self, one: Strings) -> Expression:
         if one.values is not None:
-            return Terminal(choice(list(map(string_literal, one.values))))
+            return Terminal(either([*map(string_literal, one.values)]))
         found = string_expression(one)
         if found == ANY_TEXT:
             return ANY_STRING
@@ -202,7 +203,7 @@ def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
 def pruned(
     rules: dict[str, Expression], known: Mapping[str, Expression], *, is_complete: bool
 ) -> dict[str, Expression]:
-    """The rules that lead to some text, as the `known` ones do, the root first; GrammarError when it does not.
+    """The rules that lead to some text, as the `known` ones do; GrammarError when the first, `ROOT`, does not.
 
     `is_complete` says that all alternatives in rules that lead to some text do so, too.
     """
@@ -220,6 +221,6 @@ def pruned(
     if ROOT not in alive:
         raise GrammarError("schema cannot be enforced: no value satisfies it", place="#")
     if is_complete and not left:
-        return {ROOT: rules[ROOT], **rules}
+        return rules
     kept = {name: prune(rules[name], alive) for name in in_order(rules, ROOT) if name in alive}
     return {name: kept[name] for name in reachable(kept, ROOT)}

@@ -29,6 +29,9 @@ TRUE = Terminal(LiteralText("true"))
 FALSE = Terminal(LiteralText("false"))
 
 
+_LITERAL = frozenset({LiteralText})
+
+
 class JsonTokens:
     """The brackets, commas and colons of JSON with whitespace around them, a pattern of which is given."""
 
@@ -85,7 +88,7 @@ def either(parts: Sequence[Expression]) -> Expression:
 def is_constant(node: Expression) -> bool:
     """Whether an expression is a text or some texts."""
     return isinstance(node, LiteralText) or (
-        isinstance(node, Alternatives) and all(isinstance(part, LiteralText) for part in node.parts)
+        isinstance(node, Alternatives) and _LITERAL.issuperset(map(type, node.parts))
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.emission import ANY, any_value
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
-from tirage.guided.json_schema.json_tokens import ANY_INTEGER, ANY_NUMBER, ANY_STRING, JsonTokens
+from tirage.guided.json_schema.json_tokens import ANY_INTEGER, ANY_NUMBER, ANY_STRING, JsonTokens, is_constant
 from tirage.guided.reduction import depth
 from tirage.guided.regular.expression import (
     EMPTY,
@@ -165,9 +165,9 @@ class LarkWriter:
 
     def _terminal(self, node: Terminal) -> str:
         part = node.part
-        # The strings but the names of one object: nobody will ask for them again.
-        is_rest = isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part
-        body = (_print if is_rest else printed)(part, self._tokens)
+        # Constants, and strings but the names of one object: nobody will ask for them again.
+        is_own = is_constant(part) or (isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part)
+        body = (_print if is_own else printed)(part, self._tokens)
         name = self._bodies.get(body)
         if name is None:
             name = self._bodies[body] = f"{_TERMINAL}T{len(self._bodies)}"

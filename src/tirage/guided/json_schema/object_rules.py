@@ -70,7 +70,7 @@ class Others(NamedTuple):
 
 def answers_all(members: list[Member], some: tuple[Conditions, ...]) -> bool:
     """Whether the members that must be there have a name in each set of `some`."""
-    answered = frozenset[int]().union(*(member.answers for member in members if member.is_required)) if some else ()
+    answered = frozenset[int]().union(*(member.answers for member in members if member.is_required))
     return len(answered) == len(some)
 
 
@@ -99,9 +99,11 @@ class ObjectRules:
             others = self._others()
         except LanguageError:
             raise refusal(self._objects.path, TOO_MUCH) from None
-        low, high, some = self._low(members, others), self._objects.high, self._objects.some
+        low, high, some = self._objects.low, self._objects.high, self._objects.some
+        if low:
+            low = self._needed(low, members, others)
         is_free = high is None or (not others and len(members) <= high)
-        if is_free and low <= 1 and answers_all(members, some):
+        if is_free and low <= 1 and (not some or answers_all(members, some)):
             return self._uncounted(members, others, is_some=low > 0)
         if not members and not some:
             return self._only_others(others, low, high)
@@ -180,11 +182,8 @@ class ObjectRules:
     def _answers(self, inside: tuple[Expression, ...]) -> frozenset[int]:
         return frozenset(i for i, one in enumerate(self._objects.some) if self._some(one) in inside)
 
-    def _low(self, members: list[Member], others: list[Others]) -> int:
+    def _needed(self, low: int, members: list[Member], others: list[Others]) -> int:
         """The least number of members, 0 where the required ones are enough; GrammarError if it cannot be counted."""
-        low = self._objects.low
-        if not low:
-            return 0
         count = sum(member.is_required for member in members)
         # A name may come twice, so that only one of the members that are not listed is sure to count.
         if others and low > count + 1:
