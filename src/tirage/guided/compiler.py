@@ -26,7 +26,7 @@ CACHE_BYTES = 64 << 20
 REFUSAL_BYTES = 4 << 20
 """Most bytes of the constraints whose refusals are cached, and of their messages."""
 MEASURED = 32
-"""Cached grammars whose sizes are looked at after each compilation."""
+"""Cached grammars whose sizes are looked at before each compilation."""
 _NAMES = {"json": "schema", "json_object": "schema"}
 BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 
@@ -67,7 +67,7 @@ class Compiler:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
         self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
-        # Their sizes as last measured: that of a grammar that is found, and of some others after each compilation.
+        # Their sizes as last measured: that of a grammar that is found, and of some others before each compilation.
         self._sizes: dict[GuidedDecodingParams, int] = {}
         self._turn: Iterator[GuidedDecodingParams] = iter(())
         self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
@@ -117,6 +117,8 @@ class Compiler:
 
     def _compile_for_all(self, guided: GuidedDecodingParams) -> Grammar:
         """The grammar, compiled for all threads that wait for it; of errors only GrammarError is shared."""
+        with self._lock:
+            self._measure(*self._due())
         try:
             grammar = self._compile(guided)
         except BaseException as error:
@@ -138,7 +140,7 @@ class Compiler:
             if isinstance(outcome, Grammar):
                 self._compiled += 1
                 self._cached[guided] = outcome
-                self._measure(guided, *self._due())
+                self._measure(guided)
             elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
                 self._cache_refusal(guided, outcome)
         return waited_for
