@@ -154,7 +154,8 @@ class Record:
         """A new object; an unknown option raises ParamsError with the nearest known name."""
         if values:
             raise ParamsError(f"{cls.__name__} must be given options by name, got {shown(values[0])}")
-        refuse_unknown(cls, options)
+        if not specs(cls).keys() >= options.keys():
+            refuse_unknown(cls, options)
         for name in _required(cls):
             if name not in options:
                 raise ParamsError(f"{cls.__name__} must be given {name}, got no value; there is no default")

@@ -202,7 +202,7 @@ class ObjectRules:
         if True not in required:
             body = self._all_optional(members, others)
             empty = [] if is_some else [tokens.empty_object]
-            return either([*empty, self._in_braces(body)] if body != NOTHING else empty)
+            return either([*empty, self._in_braces(body)] if not is_nothing(body) else empty)
         first = required.index(True)
         parts: list[Expression] = []
         for i, (node, is_required, _) in enumerate(members):

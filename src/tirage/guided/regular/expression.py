@@ -139,6 +139,8 @@ def choice(parts: list[Expression]) -> Expression:
 
 def intersection(parts: list[Expression]) -> Expression:
     """What all of the parts match, with nested intersections, duplicates and parts that match any text dropped."""
+    if len(parts) == 1:
+        return parts[0]
     flat = [one for part in parts for one in (part.parts if isinstance(part, Intersection) else (part,))]
     distinct = tuple(part for part in dict.fromkeys(flat) if part != ANY_TEXT)
     if NOTHING in distinct:
