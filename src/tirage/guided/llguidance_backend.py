@@ -251,7 +251,7 @@ class LlguidanceCursor:
         if self._width % 32:
             room.mask[-1] &= (1 << self._width % 32) - 1
         # Most texts may begin with a token of the first words, where the look ends.
-        return any(memoryview(room.mask)) or self.complete()
+        return any(room.mask.data) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.
