@@ -154,10 +154,11 @@ class Record:
         """A new object; an unknown option raises ParamsError with the nearest known name."""
         if values:
             raise ParamsError(f"{cls.__name__} must be given options by name, got {shown(values[0])}")
-        refuse_unknown(cls, options)
-        missing = [name for name in _required(cls) if name not in options]
-        if missing:
-            raise ParamsError(f"{cls.__name__} must be given {missing[0]}, got no value; there is no default")
+        if not specs(cls).keys() >= options.keys():
+            refuse_unknown(cls, options)
+        for name in _required(cls):
+            if name not in options:
+                raise ParamsError(f"{cls.__name__} must be given {name}, got no value; there is no default")
         if cls not in _PYTREES and "jax" in sys.modules:
             register_pytree(cls)
         return object.__new__(cls)

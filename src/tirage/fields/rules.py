@@ -537,11 +537,11 @@ def _json_id(key: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Json(Plain):
-    """A mapping of JSON values, or None; with `as_text`, JSON text is accepted too and kept as it is."""
+    """A mapping of JSON values, or None; with `as_text`, JSON text of that rule is accepted too and kept as it is."""
 
     max_bytes: int = 256 * 1024
     sort: bool = True
-    as_text: bool = False
+    as_text: Text | None = None
 
     @property
     def text(self) -> str:
@@ -550,8 +550,8 @@ class Json(Plain):
     def check(self, value: Any) -> FrozenDict | str | None:
         if value is None:
             return None
-        if self.as_text and isinstance(value, str):
-            return Text(max_bytes=self.max_bytes, nul=False).check(value)
+        if self.as_text is not None and isinstance(value, str):
+            return self.as_text.check(value)
         if not isinstance(value, Mapping):
             raise BrokenRuleError(self.text, value)
         checked = frozen(value, sort=self.sort)

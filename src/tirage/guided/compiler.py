@@ -26,7 +26,7 @@ CACHE_BYTES = 64 << 20
 REFUSAL_BYTES = 4 << 20
 """Most bytes of the constraints whose refusals are cached, and of their messages."""
 MEASURED = 32
-"""Cached grammars whose sizes are looked at after each compilation."""
+"""Cached grammars whose sizes are looked at before each compilation."""
 _NAMES = {"json": "schema", "json_object": "schema"}
 BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 
@@ -67,7 +67,7 @@ class Compiler:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
         self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
-        # Their sizes as last measured: that of a grammar that is found, and of some others after each compilation.
+        # Their sizes as last measured: that of a grammar that is found, and of some others before each compilation.
         self._sizes: dict[GuidedDecodingParams, int] = {}
         self._turn: Iterator[GuidedDecodingParams] = iter(())
         self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
@@ -117,6 +117,8 @@ class Compiler:
 
     def _compile_for_all(self, guided: GuidedDecodingParams) -> Grammar:
         """The grammar, compiled for all threads that wait for it; of errors only GrammarError is shared."""
+        with self._lock:
+            self._measure(*self._due())
         try:
             grammar = self._compile(guided)
         except BaseException as error:
@@ -138,9 +140,7 @@ class Compiler:
             if isinstance(outcome, Grammar):
                 self._compiled += 1
                 self._cached[guided] = outcome
-                self._measure(guided, outcome)
-                self._measure_others()
-                self._trim()
+                self._measure(guided)
             elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
                 self._cache_refusal(guided, outcome)
         return waited_for
@@ -151,34 +151,31 @@ class Compiler:
         if grammar is not None:
             self._cached.move_to_end(guided)
             self._hits += 1
-            self._measure(guided, grammar)
-            self._trim()
+            self._measure(guided)
         elif (refused := self._refused.get(guided)) is not None:
             self._refused.move_to_end(guided)
             # Another one for each, since each gets the traceback of its thread.
             raise copy(refused)
         return grammar
 
-    def _measure(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:
-        """Counts what a cached grammar takes now: grammars grow while texts follow them."""
-        size = grammar.nbytes
-        self._cached_bytes += size - self._sizes.get(guided, 0)
-        self._sizes[guided] = size
-
-    def _measure_others(self) -> None:
-        """The same for some that are cached, in turn: a text that takes long makes its grammar grow meanwhile."""
-        due = [*islice(self._turn, MEASURED)]
-        if len(due) < MEASURED:
-            self._turn = iter([*self._cached])
-        for guided in due:
+    def _measure(self, *constraints: GuidedDecodingParams) -> None:
+        """Counts what cached grammars take now, as texts make them grow; drops the least recently used ones beyond the
+        budget."""
+        for guided in constraints:
             if (grammar := self._cached.get(guided)) is not None:
-                self._measure(guided, grammar)
-
-    def _trim(self) -> None:
-        """Drops the least recently used grammars beyond the budget."""
+                size = grammar.nbytes
+                self._cached_bytes += size - self._sizes.get(guided, 0)
+                self._sizes[guided] = size
         while len(self._cached) > 1 and self._cached_bytes > self._budget:
             guided, _ = self._cached.popitem(last=False)
             self._cached_bytes -= self._sizes.pop(guided)
+
+    def _due(self) -> list[GuidedDecodingParams]:
+        """Some of those that are cached, in turn: a text that takes long makes its grammar grow unasked."""
+        due = [*islice(self._turn, MEASURED)]
+        if len(due) < MEASURED:
+            self._turn = iter([*self._cached])
+        return due
 
     def _cache_refusal(self, guided: GuidedDecodingParams, error: GrammarError) -> None:
         self._refused[guided] = copy(error)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -92,6 +92,9 @@ class LlguidanceBackend:
         self._vocabulary = vocabulary
         wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1, slices=list(_SLICES))
+        self._width = vocabulary.width
+        self._states = BYTE_LEXER_STATES if self._width == 256 else max(LEXER_STATES, self._width)
+        self._limits = lru_cache(maxsize=16)(partial(llguidance.LLParserLimits, max_lexer_states=self._states))
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
         """A cursor at the start of a text, and the approximate size of the grammar in bytes.
@@ -108,10 +111,8 @@ class LlguidanceBackend:
                 raise refusal(constraint, answer["error"])
         if constraint.kind == "tags":
             grammar = lark_of(constraint, self._vocabulary.special)
-        width = self._vocabulary.width
-        states = BYTE_LEXER_STATES if width == 256 else max(LEXER_STATES, width)
         rules = len(constraint.schema.rules) if constraint.schema is not None else 0
-        limits = self._library.LLParserLimits(max_lexer_states=states, max_items_in_row=max(ROW_ITEMS, 4 * rules))
+        limits = self._limits(max_items_in_row=max(ROW_ITEMS, 4 * rules))
 
         def make() -> Any:
             return self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
@@ -121,13 +122,13 @@ class LlguidanceBackend:
             make = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)
         # The library's own calls cannot be cancelled, so there is a look before each.
         checkpoint()
-        lexer = SharedLexer(make, states=states)
+        lexer = SharedLexer(make, states=self._states)
         if len(grammar) > _LARGE:
             return_free_memory()
         if lexer.start.is_error():
             raise refusal(constraint, lexer.start.get_error())
         checkpoint()
-        cursor = LlguidanceCursor(lexer, self._vocabulary.width)
+        cursor = LlguidanceCursor(lexer, self._width)
         if not cursor.may_begin():
             raise no_text(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
@@ -180,9 +181,9 @@ class SharedLexer:
 
     def __init__(self, make: Callable[[], Any], *, states: int) -> None:
         self._make, self._most, self._lock = make, states, threading.Lock()
-        self.start, self._states = make(), 0.0
         self._cursors: WeakSet[LlguidanceCursor] = WeakSet()
-        self._watched = 0
+        self._states, self._watched = 0.0, 0
+        self.start = make()
 
     def copy(self, matcher: Any, cursor: LlguidanceCursor) -> Any:
         """A copy of a matcher for a cursor, which lets it go when the automaton is replaced."""
@@ -249,7 +250,8 @@ class LlguidanceCursor:
         self._lexer.compute(self._lexer.start, room.address, room.size)
         if self._width % 32:
             room.mask[-1] &= (1 << self._width % 32) - 1
-        return bool(np.count_nonzero(room.mask)) or self.complete()
+        # Most texts may begin with a token of the first words, where the look ends.
+        return any(room.mask.data) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.

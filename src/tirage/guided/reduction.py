@@ -88,9 +88,12 @@ def productive(rules: dict[str, Expression]) -> set[str]:
 def is_productive(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text, given the rules that do."""
     if isinstance(node, (Sequence, Intersection)):
-        # Most parts are terminals, which a list leaves out sooner than a generator.
-        rest = [part for part in node.parts if not isinstance(part, Terminal)]
-        return not rest or all(is_productive(part, alive) for part in rest)
+        for part in node.parts:
+            if isinstance(part, Terminal):
+                continue
+            if not is_productive(part, alive):
+                return False
+        return True
     if isinstance(node, RuleReference):
         return node.name in alive
     if isinstance(node, Repeat):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from tirage.errors import ParamsError
@@ -37,7 +38,7 @@ class GuidedDecodingParams(Record):
 
     json: Mapping[str, Any] | str | None = param(
         None,
-        Json(max_bytes=SCHEMA_BYTES, sort=False, as_text=True),
+        Json(max_bytes=SCHEMA_BYTES, sort=False, as_text=Text(max_bytes=SCHEMA_BYTES, nul=False)),
         "JSON schema of the output; the order of its properties is kept",
         source="EasyDeL, vLLM",
         off=None,
@@ -122,7 +123,8 @@ class GuidedDecodingParams(Record):
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "backend_was_auto", self.backend in (None, "auto"))
-        _check_choices(self.choice)
+        if self.choice is not None:
+            _check_choices(self.choice)
         _check_options(self)
 
     def __hash__(self) -> int:
@@ -130,7 +132,7 @@ class GuidedDecodingParams(Record):
         try:
             return self.memo
         except AttributeError:
-            found = hash(tuple(getattr(self, name) for name in specs(type(self))))
+            found = hash(_values(self))
             object.__setattr__(self, "memo", found)
             return found
 
@@ -140,13 +142,14 @@ class GuidedDecodingParams(Record):
         return _modes(self)[0]
 
 
+_values = attrgetter(*specs(GuidedDecodingParams))
+
+
 def _modes(guided: GuidedDecodingParams) -> list[str]:
     return [mode for mode in MODES if getattr(guided, mode) is not None]
 
 
-def _check_choices(choice: Sequence[str] | None) -> None:
-    if choice is None:
-        return
+def _check_choices(choice: Sequence[str]) -> None:
     if len(choice) > 4096:
         raise ParamsError(f"choice must be a list of at most 4096 strings, got {len(choice)}; use a grammar")
     size = sum(len(text.encode()) for text in choice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import chain
 
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.array_rules import ArrayRules
@@ -53,7 +54,7 @@ from tirage.guided.regular.expression import (
     Intersection,
     RuleReference,
     Terminal,
-    choice,
+    is_nothing,
 )
 from tirage.guided.regular.regular_language import LanguageError
 from tirage.workers.cancel import checkpoint
@@ -86,6 +87,8 @@ class RuleWriter:
 
     def write(self, conditions: Conditions) -> None:
         """Writes the rules of all values that satisfy the conditions, beginning with `ROOT`."""
+        # The first rule of all, also where others are written before it.
+        self.rules[ROOT] = NOTHING
         self.rules[ROOT] = self.value(conditions)
         while self._queue:
             self.write_rule(*self._queue.popleft())
@@ -115,14 +118,14 @@ class RuleWriter:
         checkpoint()
         if conditions in self._members:
             return self._members[conditions]
-        is_nothing = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
-        found = self._members[conditions] = None if is_nothing else self.value(conditions)
+        is_none = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
+        found = self._members[conditions] = None if is_none else self.value(conditions)
         return found
 
     def _value(self, values: ValueSet) -> Expression:
         if "array" not in values and "object" not in values:
             found = self._any_of(f"n{len(self._written)}", values)
-            self.is_complete &= found != NOTHING
+            self.is_complete &= not is_nothing(found)
             return found
         name = f"v{len(self._written)}_{len(self._queue)}"
         self.rules[name] = NOTHING
@@ -130,8 +133,7 @@ class RuleWriter:
         return RuleReference(name)
 
     def _any_of(self, name: str, values: ValueSet) -> Expression:
-        sets = [one for each in values.values() for one in each]
-        return either([self._one(f"{name}_{i}", one) for i, one in enumerate(sets)])
+        return either([self._one(f"{name}_{i}", one) for i, one in enumerate(chain(*values.values()))])
 
     def _one(self, name: str, one: Values) -> Expression:
         match one:
@@ -152,7 +154,7 @@ class RuleWriter:
 
     def _string(self, one: Strings) -> Expression:
         if one.values is not None:
-            return Terminal(choice(list(map(string_literal, one.values))))
+            return Terminal(either([*map(string_literal, one.values)]))
         found = string_expression(one)
         if found == ANY_TEXT:
             return ANY_STRING
@@ -201,7 +203,7 @@ def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
 def pruned(
     rules: dict[str, Expression], known: Mapping[str, Expression], *, is_complete: bool
 ) -> dict[str, Expression]:
-    """The rules that lead to some text, as the `known` ones do, the root first; GrammarError when it does not.
+    """The rules that lead to some text, as the `known` ones do; GrammarError when the first, `ROOT`, does not.
 
     `is_complete` says that all alternatives in rules that lead to some text do so, too.
     """
@@ -219,6 +221,6 @@ def pruned(
     if ROOT not in alive:
         raise GrammarError("schema cannot be enforced: no value satisfies it", place="#")
     if is_complete and not left:
-        return {ROOT: rules[ROOT], **rules}
+        return rules
     kept = {name: prune(rules[name], alive) for name in in_order(rules, ROOT) if name in alive}
     return {name: kept[name] for name in reachable(kept, ROOT)}

@@ -103,7 +103,7 @@ class Expansion:
         return found
 
     def _values(self, conditions: Conditions) -> ValueSet:
-        plain = {self._plain(condition) for condition in conditions}
+        plain = {*map(self._plain, conditions)}
         if len(plain) == 1:
             found = self._set(plain.pop())
         else:
@@ -340,8 +340,9 @@ class Expansion:
         if isinstance(one, Objects):
             if one.high is not None and max(one.low, len(one.required)) > one.high:
                 return True
-            if one.required:
-                self._steps.take(len(one.required) // 4)
+            if not one.required:
+                return False
+            self._steps.take(len(one.required) // 4)
             needed = [self.member(one, name) for name in one.required]
             if not depth:
                 return any(map(NEVER.issubset, needed))

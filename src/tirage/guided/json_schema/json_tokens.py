@@ -17,7 +17,6 @@ from tirage.guided.regular.expression import (
     Terminal,
     choice,
     intersection,
-    is_nothing,
     sequence,
 )
 from tirage.guided.regular.python_regex import read_pattern
@@ -28,6 +27,9 @@ ANY_STRING = Terminal(json_string(ANY_TEXT))
 NULL = Terminal(LiteralText("null"))
 TRUE = Terminal(LiteralText("true"))
 FALSE = Terminal(LiteralText("false"))
+
+
+_LITERAL = frozenset({LiteralText})
 
 
 class JsonTokens:
@@ -79,14 +81,14 @@ def either(parts: Sequence[Expression]) -> Expression:
     """One of the parts, without those that match nothing; unlike `choice`, which hashes them all, it keeps doubles."""
     if len(parts) == 1:
         return parts[0]
-    found = tuple([part for part in parts if not is_nothing(part)])
+    found = tuple([part for part in parts if not isinstance(part, Alternatives) or part.parts])
     return found[0] if len(found) == 1 else Alternatives(found)
 
 
 def is_constant(node: Expression) -> bool:
     """Whether an expression is a text or some texts."""
     return isinstance(node, LiteralText) or (
-        isinstance(node, Alternatives) and all(isinstance(part, LiteralText) for part in node.parts)
+        isinstance(node, Alternatives) and _LITERAL.issuperset(map(type, node.parts))
     )
 
 

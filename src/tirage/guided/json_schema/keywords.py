@@ -9,6 +9,7 @@ from typing import Any
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 TYPE_NAMES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _TYPE_NAMES = frozenset(TYPE_NAMES)
+_ONLY_TEXT, _SCHEMA_KINDS = frozenset({str}), frozenset({bool, dict})
 DIGITS = 400
 """Most digits of a number, before and after the point."""
 
@@ -28,13 +29,13 @@ def _is_count(value: Any) -> bool:
 def _is_type(value: Any) -> bool:
     if isinstance(value, str):
         return value in _TYPE_NAMES
-    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+    if not value or not _is_names(value):
         return False
     return _TYPE_NAMES.issuperset(value) and len(set(value)) == len(value)
 
 
 def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return isinstance(value, list) and _ONLY_TEXT.issuperset(map(type, value))
 
 
 def _is_schema(value: Any) -> bool:
@@ -42,11 +43,11 @@ def _is_schema(value: Any) -> bool:
 
 
 def _is_schemas(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
+    return isinstance(value, list) and bool(value) and _SCHEMA_KINDS.issuperset(map(type, value))
 
 
 def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_schema, value.values()))
+    return isinstance(value, dict) and _SCHEMA_KINDS.issuperset(map(type, value.values()))
 
 
 def _is_dependencies(value: Any) -> bool:

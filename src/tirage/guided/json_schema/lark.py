@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.emission import ANY, any_value
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
-from tirage.guided.json_schema.json_tokens import ANY_INTEGER, ANY_NUMBER, ANY_STRING, JsonTokens
+from tirage.guided.json_schema.json_tokens import ANY_INTEGER, ANY_NUMBER, ANY_STRING, JsonTokens, is_constant
 from tirage.guided.reduction import depth
 from tirage.guided.regular.expression import (
     EMPTY,
@@ -24,7 +24,7 @@ from tirage.guided.regular.expression import (
     Terminal,
     count,
 )
-from tirage.guided.regular.lark_terminal import lark_terminal
+from tirage.guided.regular.lark_terminal import Names, lark_terminal
 from tirage.recently_used import RecentlyUsed
 from tirage.workers.cancel import checkpoint
 
@@ -104,8 +104,13 @@ def printed(node: Expression, tokens: JsonTokens) -> str:
 
 
 def _print(node: Expression, tokens: JsonTokens) -> str:
-    names = {ANY_STRING.part: _STRING} | ({} if tokens.space == EMPTY else {tokens.space: _SPACE})
-    return lark_terminal(node, names)
+    return lark_terminal(node, inner_names(tokens))
+
+
+@lru_cache(maxsize=16)
+def inner_names(tokens: JsonTokens) -> Names:
+    """What stands for any string and for whitespace inside other terminals."""
+    return {ANY_STRING.part: _STRING} | ({} if tokens.space == EMPTY else {tokens.space: _SPACE})
 
 
 class LarkWriter:
@@ -128,17 +133,17 @@ class LarkWriter:
     def _write(self, node: Expression) -> str:
         """An expression; a space after terminals and before rules keeps names apart, and a rule from a `?`."""
         # Most parts are terminals that have been written before, or name a member.
+        written = self._written
         if isinstance(node, Sequence):
-            written = self._written
-            return "".join([written.get(id(part)) or self._part(part) for part in node.parts])
-        if isinstance(node, Repeat):
-            return f"({self._write(node.part).rstrip() or EMPTY_TEXT}){count(node.low, node.high)}"
+            text = ""
+            for part in node.parts:
+                text += written.get(id(part)) or self._part(part)
+            return text
         if isinstance(node, Alternatives):
-            written = self._written
             return "|".join([
                 (written.get(id(part)) or self._write(part)).rstrip() or EMPTY_TEXT for part in node.parts
             ])
-        return self._written.get(id(node)) or self._part(node)
+        return written.get(id(node)) or self._part(node)
 
     def _part(self, node: Expression) -> str:
         """A part of a sequence."""
@@ -147,9 +152,11 @@ class LarkWriter:
             text = encode_basestring(part.text) if isinstance(part, LiteralText) else self._terminal(node)
         elif isinstance(node, RuleReference):
             text = f" {self._names[node.name]}"
+        elif isinstance(node, Repeat):
+            return f"({self._write(node.part).rstrip() or EMPTY_TEXT}){count(node.low, node.high)}"
         elif isinstance(node, Alternatives):
             return f"({self._write(node)})"
-        elif isinstance(node, (Sequence, Repeat)):
+        elif isinstance(node, Sequence):
             return self._write(node)
         else:
             raise ValueError(f"{type(node).__name__} cannot be part of a rule")
@@ -158,9 +165,9 @@ class LarkWriter:
 
     def _terminal(self, node: Terminal) -> str:
         part = node.part
-        # The strings but the names of one object: nobody will ask for them again.
-        is_rest = isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part
-        body = (_print if is_rest else printed)(part, self._tokens)
+        # Constants, and strings but the names of one object: nobody will ask for them again.
+        is_own = is_constant(part) or (isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part)
+        body = (_print if is_own else printed)(part, self._tokens)
         name = self._bodies.get(body)
         if name is None:
             name = self._bodies[body] = f"{_TERMINAL}T{len(self._bodies)}"

@@ -9,7 +9,7 @@ from tirage.guided.json_schema.intersections import TOO_MUCH
 from tirage.guided.json_schema.json_tokens import JsonTokens, either, other_strings, string, strings
 from tirage.guided.json_schema.places import fail, refusal
 from tirage.guided.json_schema.string_sets import EVERY_STRING, string_expression
-from tirage.guided.json_schema.values import ANYTHING, NEVER, Condition, Conditions, Objects, Strings
+from tirage.guided.json_schema.values import ANYTHING, NEVER, Conditions, Objects, Strings
 from tirage.guided.regular.expression import (
     ANY_TEXT,
     EMPTY,
@@ -70,7 +70,7 @@ class Others(NamedTuple):
 
 def answers_all(members: list[Member], some: tuple[Conditions, ...]) -> bool:
     """Whether the members that must be there have a name in each set of `some`."""
-    answered = frozenset[int]().union(*(member.answers for member in members if member.is_required)) if some else ()
+    answered = frozenset[int]().union(*(member.answers for member in members if member.is_required))
     return len(answered) == len(some)
 
 
@@ -80,7 +80,9 @@ class ObjectRules:
     def __init__(self, rules: Rules, name: str, objects: Objects) -> None:
         self._rules, self._name, self._objects = rules, name, objects
         self._tokens, self._expansion = rules.tokens, rules.expansion
+        # The names that are listed, and the sets of names that `propertyNames` allows; None for any.
         self._listed: tuple[str, ...] = ()
+        self._allowed: list[Strings] | None = None
 
     def expression(self) -> Expression:
         """The objects as an expression.
@@ -88,6 +90,8 @@ class ObjectRules:
         Raises GrammarError for patterns that are too large to compare and a `minProperties` that cannot be counted.
         """
         try:
+            if self._objects.names is not ANYTHING:
+                self._allowed = self._expansion.names(self._objects.names)
             self._listed = tuple(self._names())
             members = self._members()
             if members is None:
@@ -95,9 +99,11 @@ class ObjectRules:
             others = self._others()
         except LanguageError:
             raise refusal(self._objects.path, TOO_MUCH) from None
-        low, high, some = self._low(members, others), self._objects.high, self._objects.some
+        low, high, some = self._objects.low, self._objects.high, self._objects.some
+        if low:
+            low = self._needed(low, members, others)
         is_free = high is None or (not others and len(members) <= high)
-        if is_free and low <= 1 and answers_all(members, some):
+        if is_free and low <= 1 and (not some or answers_all(members, some)):
             return self._uncounted(members, others, is_some=low > 0)
         if not members and not some:
             return self._only_others(others, low, high)
@@ -112,14 +118,10 @@ class ObjectRules:
         for each in objects.members:
             names |= dict.fromkeys(each.named)
         names |= dict.fromkeys(objects.required)
-        allowed = self._allowed_names()
+        allowed = self._allowed
         if allowed is not None and all(one.values is not None for one in allowed):
             names |= dict.fromkeys(value for one in allowed for value in one.values or ())
         return names
-
-    def _allowed_names(self) -> list[Strings] | None:
-        """The sets of names that `propertyNames` allows; None for any."""
-        return None if self._objects.names is ANYTHING else self._expansion.names(self._objects.names)
 
     def _members(self) -> list[Member] | None:
         """The members with listed names, in their order; None if a required one cannot be."""
@@ -142,17 +144,15 @@ class ObjectRules:
 
     def _others(self) -> list[Others]:
         """The members whose names are not listed, by the patterns that their names match."""
-        objects, found = self._objects, []
-        allowed = self._allowed_names()
-        if all(each.others >= NEVER and not each.patterns for each in objects.members) and objects.members:
-            return []
-        names = self._listed
-        if allowed is None and not objects.some and not any(each.patterns for each in objects.members):
+        objects, found, names, allowed = self._objects, [], self._listed, self._allowed
+        patterns = [pattern for each in objects.members for pattern, _ in each.patterns]
+        if not patterns and allowed is None and not objects.some:
             value = self._rules.member(self._conditions(()))
             node = None if value is None else Sequence((other_strings(names), self._tokens.colon, value))
             return [] if node is None else [Others(node, _NO_ANSWERS)]
+        if not patterns and objects.members and all(each.others >= NEVER for each in objects.members):
+            return []
         listed = [Complement(choice(list(map(text, names))))] if names else []
-        patterns = (pattern for each in objects.members for pattern, _ in each.patterns)
         told_apart = tuple(dict.fromkeys((*patterns, *map(self._some, objects.some))))
         for region in self._expansion.regions(told_apart, names):
             value = self._rules.member(self._conditions(region.inside))
@@ -175,18 +175,15 @@ class ObjectRules:
         """What holds for a member whose name matches these patterns and no others, and is not listed."""
         found = ANYTHING
         for each in self._objects.members:
-            own = [inner for pattern, inner in each.patterns if pattern in inside]
-            found |= frozenset[Condition]().union(*own) if own else each.others
+            own = [inner for pattern, inner in each.patterns if pattern in inside] if inside else []
+            found |= ANYTHING.union(*own) if own else each.others
         return found
 
     def _answers(self, inside: tuple[Expression, ...]) -> frozenset[int]:
         return frozenset(i for i, one in enumerate(self._objects.some) if self._some(one) in inside)
 
-    def _low(self, members: list[Member], others: list[Others]) -> int:
+    def _needed(self, low: int, members: list[Member], others: list[Others]) -> int:
         """The least number of members, 0 where the required ones are enough; GrammarError if it cannot be counted."""
-        low = self._objects.low
-        if not low:
-            return 0
         count = sum(member.is_required for member in members)
         # A name may come twice, so that only one of the members that are not listed is sure to count.
         if others and low > count + 1:
@@ -201,11 +198,12 @@ class ObjectRules:
 
     def _uncounted(self, members: list[Member], others: list[Others], *, is_some: bool) -> Expression:
         tokens = self._tokens
-        first = next((i for i, member in enumerate(members) if member.is_required), None)
-        if first is None:
+        required = [member.is_required for member in members]
+        if True not in required:
             body = self._all_optional(members, others)
             empty = [] if is_some else [tokens.empty_object]
-            return either([*empty, self._in_braces(body)] if body != NOTHING else empty)
+            return either([*empty, self._in_braces(body)] if not is_nothing(body) else empty)
+        first = required.index(True)
         parts: list[Expression] = []
         for i, (node, is_required, _) in enumerate(members):
             if i < first:

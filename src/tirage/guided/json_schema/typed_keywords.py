@@ -52,18 +52,16 @@ def typed(kinds: Iterable[str], keys: dict[str, Any], node: Node, *, whole: bool
     """The values of some types that satisfy the keywords of these types; of numbers the `whole` ones, if asked for."""
     found: dict[str, tuple[Values, ...]] = {}
     for kind in kinds:
-        one = described(kind, keys, node, whole=whole and kind == "number")
-        if isinstance(one, Numbers) and one is not INTEGERS and (one := common_numbers(one, Numbers())) is None:
-            continue
-        found[kind] = EVERYTHING[kind] if one is None else (one,)
+        own = BY_TYPE.get(kind)
+        if own is None or own.isdisjoint(keys):
+            found[kind] = (INTEGERS,) if whole and kind == "number" else EVERYTHING[kind]
+        elif (one := described(kind, keys, node, whole=whole)) is not None:
+            found[kind] = (one,)
     return found
 
 
 def described(kind: str, keys: dict[str, Any], node: Node, *, whole: bool) -> Values | None:
-    """The values of one type that satisfy the keywords of that type; None for all of them."""
-    own = BY_TYPE.get(kind)
-    if own is None or own.isdisjoint(keys):
-        return INTEGERS if whole else None
+    """The values of one type that satisfy the keywords of that type, some of which are there; None for no value."""
     try:
         match kind:
             case "object":
@@ -73,7 +71,7 @@ def described(kind: str, keys: dict[str, Any], node: Node, *, whole: bool) -> Va
             case "array":
                 return arrays(keys, node)
             case _:
-                return numbers(keys, node, whole=whole)
+                return common_numbers(numbers(keys, node, whole=whole), Numbers())
     except GrammarError as error:
         return RefusedValues(error)
 
@@ -96,15 +94,11 @@ def holds(node: Node) -> Conditions:
     """That a value satisfies a schema."""
     found: Conditions | None = node.memo
     if found is None:
-        found = node.memo = conditions_of(node)
+        found = NEVER if node.keywords is None else ANYTHING
+        if node.keywords:
+            found = frozenset({Condition(node, holds=True)})
+        node.memo = found
     return found
-
-
-def conditions_of(node: Node) -> Conditions:
-    """What `holds` says, made anew."""
-    if node.keywords is None:
-        return NEVER
-    return frozenset({Condition(node, holds=True)}) if node.keywords else ANYTHING
 
 
 VALUES_OF_TYPE: dict[Conditions, ValueSet] = {holds(node): typed_values(node) for node in OF_TYPE.values()}
@@ -232,7 +226,7 @@ def contained(keys: dict[str, Any]) -> Contained | None:
     return Contained(holds(keys["contains"]), int(keys.get("minContains", 1)), None if high is None else int(high))
 
 
-def arrays(keys: dict[str, Any], node: Node) -> Values | None:
+def arrays(keys: dict[str, Any], node: Node) -> Arrays:
     """The arrays that satisfy the keywords of arrays."""
     first, rest = places(keys)
     inner, high = contained(keys), keys.get("maxItems")
@@ -283,10 +277,9 @@ _MEMBERS = frozenset({"properties", "patternProperties", "additionalProperties"}
 def members(keys: dict[str, Any], node: Node) -> Members:
     """What the keywords say of the members of objects, by name."""
     others = keys.get("additionalProperties")
-    patterns = (
-        (pattern_of(pattern, (*node.path, "patternProperties", pattern)), holds(inner))
-        for pattern, inner in keys.get("patternProperties", {}).items()
-    )
+    patterns: list[tuple[Expression, Conditions]] = []
+    for pattern, inner in keys.get("patternProperties", {}).items():
+        patterns.append((pattern_of(pattern, (*node.path, "patternProperties", pattern)), holds(inner)))
     return Members(
         named={name: holds(inner) for name, inner in keys.get("properties", {}).items()},
         patterns=tuple(patterns),

@@ -139,6 +139,8 @@ def choice(parts: list[Expression]) -> Expression:
 
 def intersection(parts: list[Expression]) -> Expression:
     """What all of the parts match, with nested intersections, duplicates and parts that match any text dropped."""
+    if len(parts) == 1:
+        return parts[0]
     flat = [one for part in parts for one in (part.parts if isinstance(part, Intersection) else (part,))]
     distinct = tuple(part for part in dict.fromkeys(flat) if part != ANY_TEXT)
     if NOTHING in distinct:
@@ -198,10 +200,12 @@ def group(node: Expression) -> str:
     return to_regex(node) if single else f"(?:{to_regex(node)})"
 
 
+_SIGNS: dict[tuple[int, int | None], str] = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+
+
 def count(low: int, high: int | None) -> str:
     """The quantifier of a repetition: `*`, `+`, `?` or `{low,high}`."""
-    signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
-    return signs.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
+    return _SIGNS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
 
 _UNESCAPED = re.compile("""[A-Za-z0-9 _"'<>%&,:;=@`~!]*""")

@@ -66,11 +66,15 @@ def _part(node: Expression, names: Names) -> str:
 
 
 def _intersection(parts: tuple[Expression, ...], names: Names) -> str:
-    shown = [_part(part, names) for part in parts if not isinstance(part, Complement)]
+    shown: list[str] = []
+    left_out: list[str] = []
+    for part in parts:
+        if isinstance(part, Complement):
+            left_out.append(f"~({_open_ended(part.part, names)})")
+        else:
+            shown.append(_part(part, names))
     # A complement alone would hold bytes that are no UTF-8.
-    shown = shown or [f"(/{_ANY}*/)"]
-    left_out = [part.part for part in parts if isinstance(part, Complement)]
-    return " & ".join([*shown, *(f"~({_open_ended(part, names)})" for part in left_out)])
+    return " & ".join([*(shown or [f"(/{_ANY}*/)"]), *left_out])
 
 
 def _open_ended(node: Expression, names: Names) -> str:
@@ -80,7 +84,7 @@ def _open_ended(node: Expression, names: Names) -> str:
             return _EVERYTHING
         case Sequence(parts) if parts:
             return " ".join([*(_part(part, names) for part in parts[:-1]), f"({_open_ended(parts[-1], names)})"])
-        case Alternatives(parts) if parts and all(isinstance(part, LiteralText) for part in parts):
+        case Alternatives(parts) if {*map(type, parts)} == {LiteralText}:
             # Several strings take the library longer than a regular expression of them.
             return f"/{regex(node)}/"
         case Alternatives(parts) if parts:
