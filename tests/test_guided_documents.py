@@ -13,7 +13,7 @@ import pytest
 
 from tirage import GrammarError, GuidedDecodingParams
 from tirage.guided import BYTES, Compiler
-from tirage.guided.json_schema import read_schema
+from tirage.guided.json_schema import compile_schema, forget_schemas, read_schema
 from tirage.guided.json_schema.json_text import _distinct
 from tirage.guided.regular.charset import EVERY
 from tirage.guided.regular.ecma_regex import read_ecma
@@ -47,6 +47,17 @@ def test_a_document_inside_another_keeps_its_draft_and_its_references() -> None:
     for wrong in ({"pair": [2, 2]}, {"pair": [1, 2, 3]}, {"pair": ["outer", 2]}):
         assert not takes(OUTER, {"a": wrong, "b": "outer"})
     assert not takes(OUTER, {"a": {"pair": [1, 2]}, "b": 1})
+
+
+def test_of_several_wrong_references_the_error_names_the_same_one_each_time() -> None:
+    schema = '{"properties":{"x":{"$ref":"#/a"}},"allOf":[{"properties":{"x":{"$ref":"#/b"}}}]}'
+    for attempt in range(50):
+        forget_schemas()
+        # Where objects lie in memory differs from attempt to attempt.
+        kept = [object() for _ in range(attempt % 17)]
+        with pytest.raises(GrammarError, match="^schema at #/properties/x/\\$ref must point"):
+            compile_schema(schema)
+        del kept
 
 
 def test_a_schema_keyword_below_the_top_is_read_there() -> None:

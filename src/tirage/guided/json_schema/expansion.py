@@ -103,7 +103,8 @@ class Expansion:
         return found
 
     def _values(self, conditions: Conditions) -> ValueSet:
-        plain = {*map(self._plain, conditions)}
+        # In a known order, or the error for one of several wrong references would change from run to run.
+        plain = {*map(self._plain, sorted(conditions, key=_place) if len(conditions) > 1 else conditions)}
         if len(plain) == 1:
             found = self._set(plain.pop())
         else:
