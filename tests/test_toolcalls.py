@@ -112,7 +112,7 @@ OF_HARMONY = (
 @pytest.mark.parametrize("tool_format", get_args(ToolCallFormat))
 @given(
     st.sampled_from(["auto", "auto", "required", {"type": "function", "function": {"name": "weather"}}]),
-    st.sampled_from([None, None, "plain", "opened"]),
+    st.sampled_from([None, None, "plain", "opened", "kept"]),
     st.data(),
 )
 def test_every_parser_reads_any_text_the_same_however_it_is_cut(
@@ -126,7 +126,8 @@ def test_every_parser_reads_any_text_the_same_however_it_is_cut(
     def parts(*texts: str) -> list[tuple[str, Any]]:
         parser = tools(choice, tool_format=tool_format).parser()
         if reasoning is not None:
-            parser = ReasoningParser(parser, ("<think>", "</think>"), opened=reasoning == "opened")
+            options = {"opened": reasoning == "opened", "separated": reasoning != "kept"}
+            parser = ReasoningParser(parser, ("<think>", "</think>"), **options)
         return merged([piece for text in texts for piece in parser.feed(text)] + parser.finish())
 
     expected = parts(text)
@@ -251,6 +252,14 @@ def test_a_call_that_must_come_is_none_before_the_reasoning_has_ended(text: str)
         assert "".join(part.text for part in parts if isinstance(part, (Content, Reasoning))) == text.removeprefix(
             "<think>"
         )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  [", f"[{CALL}", f"[{CALL}]", f"[{CALL}, ", f"[{CALL[:-2]}", '[{"na', "Well, no", "[Well"]
+)
+def test_a_text_without_a_list_of_calls_is_content_but_the_beginning_of_a_call_is_not(text: str) -> None:
+    content = text if "Well" in text else ""
+    assert read(tools("required").parser(), *text) == (content, [PARIS] if CALL in text else [])
 
 
 def test_without_parallel_calls_only_the_first_is_reported() -> None:

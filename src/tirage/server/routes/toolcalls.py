@@ -19,6 +19,7 @@ from tirage.server.routes.call_json import arguments_of, read_value
 _BETWEEN = re.compile(r"(?:[\s;,]|\[TOOL_CALLS\])*")
 _NAMED = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*("?)', re.DOTALL)
+_BEFORE_VALUE = re.compile(r"[\s\[,]*")
 _SPACE = " \n\t\r"
 
 
@@ -122,7 +123,10 @@ class NamedToolParser:
 
 
 class JsonListParser:
-    """Parses a text that is a JSON list of calls; each is reported when it is complete. What is no call is content."""
+    """Parses a text that is a JSON list of calls; each is reported when it is complete.
+
+    What is no call is content, but not the beginning of one, with which the text may end.
+    """
 
     def __init__(self, calls: ToolCallFactory) -> None:
         self._calls, self._text, self._at = calls, "", 0
@@ -132,12 +136,13 @@ class JsonListParser:
         return self._read() if "}" in text else []
 
     def finish(self) -> list[MessagePart]:
-        return self._read()
+        pieces, rest = self._read(), self._text[self._at :]
+        bare = rest.strip(_SPACE + "[,]")
+        return pieces if not bare or bare.startswith("{") else [*pieces, Content(rest)]
 
     def _read(self) -> list[MessagePart]:
         pieces: list[MessagePart] = []
-        start = re.compile(r"[\s\[,]*")
-        while (begin := start.match(self._text, self._at)) is not None:
+        while (begin := _BEFORE_VALUE.match(self._text, self._at)) is not None:
             try:
                 value, end = read_value(self._text, begin.end())
             except ValueError:
