@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tirage.errors import ParamsError
+from tirage.errors import GrammarError, ParamsError
 from tirage.guided import BYTES, Compiler
 from tirage.params import GuidedDecodingParams
 from tirage.server.routes.reasoning import ReasoningParser
@@ -299,6 +299,61 @@ def test_references_in_parameters_hold_inside_the_list() -> None:
         jsonschema.validate([{"name": "f", "parameters": {"at": "x"}}], schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate([{"name": "f", "parameters": {}}] * 2, schema)
+
+
+def of_digit(**root: Any) -> dict[str, Any]:
+    """A schema of an object whose member `a` is referred to from a definition of one digit."""
+    digit = {"type": "integer", "minimum": 0, "maximum": 9}
+    named = {"properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"], "$defs": {"x": digit}}
+    return {"type": "object", **named, "additionalProperties": False, **root}
+
+
+DRAFT7 = "http://json-schema.org/draft-07/schema#"
+OWN = "https://e.org/s"
+DOCUMENTS: list[dict[str, Any]] = [
+    of_digit(),
+    {"$ref": "#/definitions/S", "definitions": {"S": of_digit()}, "$defs": of_digit()["$defs"], "$schema": DRAFT7},
+    {"$ref": "#/definitions/S", "definitions": {"S": of_digit()}, "$defs": of_digit()["$defs"]},
+    {
+        "$ref": "#/kept/S",
+        "kept": {"S": of_digit()},
+        "$defs": of_digit()["$defs"],
+        "$schema": DRAFT7,
+        "maxProperties": 0,
+    },
+    of_digit(**{"$schema": "http://json-schema.org/draft-04/schema#"}),
+    of_digit(**{"$id": OWN, "properties": {"a": {"$ref": f"{OWN}#/$defs/x"}}}),
+    of_digit(**{"$id": OWN, "$schema": DRAFT7}),
+    of_digit(**{"$id": "s.json", "properties": {"a": {"$ref": "s.json#/$defs/x"}}}),
+    of_digit(**{"$id": "#s", "$schema": DRAFT7}),
+]
+
+
+@pytest.mark.parametrize("schema", DOCUMENTS, ids=range(len(DOCUMENTS)))
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}], ids=str)
+def test_parameters_are_documents_of_their_own(schema: dict[str, Any], choice: Any) -> None:
+    # The other one has the same `$id`, and something else at the place to which the reference points.
+    other = {"$id": schema.get("$id", OWN), **CITY, "$defs": {"x": {"type": "string"}}}
+    given = [{"type": "function", "function": {"name": name, "parameters": each}} for name, each in
+             (("g", other), ("f", schema), ("h", other))]  # fmt: skip
+    constraint = read_tools(given, choice, None, tool_format="hermes").constraint()
+    assert constraint is not None
+    call = '[{{"name": "f", "parameters": {}}}]' if choice == "required" else "{}"
+    assert accepts(constraint, call.format('{"a": 3}'))
+    for wrong in ("{}", '{"a": "b"}', '{"a": 10}', '{"a": 3, "b": 1}'):
+        assert not accepts(constraint, call.format(wrong)), wrong
+
+
+def test_a_reference_that_leads_nowhere_is_named_at_its_place_in_the_parameters() -> None:
+    for more in ({"$schema": DRAFT7}, {"$id": OWN}):
+        schema = {"$ref": "#/definitions/T", "definitions": {"S": {}}, **more}
+        given = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        required = read_tools(given, "required", None, tool_format="hermes")
+        constraint = required.constraint()
+        assert constraint is not None
+        with pytest.raises(GrammarError) as caught:
+            Compiler(BYTES).compile(constraint)
+        assert required.reworded(str(caught.value)).startswith("parameters of the function 'f' at #/$ref must point to")
 
 
 def test_a_strict_tool_binds_the_calls_that_a_model_makes_by_itself() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tirage.errors import GrammarError, ParamsError
 from tirage.fields.rules import shown
+from tirage.guided.json_schema.document import embedded
 from tirage.guided.structural_tag import read_tags
 from tirage.params import GuidedDecodingParams
 from tirage.server.routes.call_readers import glm_reader, qwen_reader, read_deepseek, read_pythonic
@@ -92,6 +93,8 @@ class Tools:
             return message
         index = int(found[1] or found[2] or 0)
         rest = message[found.end() :].rpartition(": schema at #")[2] if found[2] else message[found.end() :]
+        if "$ref" in parameters(self.definitions[index]) and "allOf" not in parameters(self.definitions[index]):
+            rest = rest.removeprefix("/allOf/0")
         return f"parameters of the function {self.names[index]!r} at #{rest}"
 
     def parser(self, *, separate: bool = False) -> ToolCallParser:
@@ -230,8 +233,7 @@ def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> 
     """The schema of a list of calls, `[{"name": ..., "parameters": ...}]`."""
     calls = []
     for index, tool in enumerate(definitions):
-        # A document of its own inside ours: its references are relative to it, and it may use another draft.
-        own = {**parameters(tool), "$id": f"tool:{index}"}
+        own = embedded(parameters(tool), f"tool:{index}")
         properties = {"name": {"const": tool["function"]["name"]}, "parameters": own}
         calls.append({
             "type": "object",
