@@ -262,6 +262,48 @@ def test_a_text_without_a_list_of_calls_is_content_but_the_beginning_of_a_call_i
     assert read(tools("required").parser(), *text) == (content, [PARIS] if CALL in text else [])
 
 
+SAYING = {"type": "object", "properties": {"z": {"type": "string"}, "o": {"type": "object"}, "x": {}}}
+SAY = {"type": "function", "function": {"name": "say", "parameters": SAYING}}
+TAGGED: dict[ToolCallFormat, tuple[str, str, str]] = {
+    "qwen_xml": ("<tool_call>\n<function=say>\n", "<parameter={}>\n{}\n</parameter>\n", "</function>\n</tool_call>"),
+    "glm45": ("<tool_call>say\n", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", "</tool_call>"),
+}
+SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({"z": "a</tool_call>b"}, {"z": "a</tool_call>b"}),
+    ({"z": "</tool_call>"}, {"z": "</tool_call>"}),
+    ({"z": '"</tool_call>', "x": "1"}, {"z": '"</tool_call>', "x": 1}),
+    ({"o": '{"a": "</parameter></arg_value></tool_call>"}', "z": "</tool_call>"},
+     {"o": {"a": "</parameter></arg_value></tool_call>"}, "z": "</tool_call>"}),
+    ({"x": 'a 5" screen </tool_call>'}, {"x": 'a 5" screen </tool_call>'}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool_format", TAGGED)
+@pytest.mark.parametrize(("values", "arguments"), SAID)
+def test_an_end_mark_inside_a_value_between_tags_ends_no_call(
+    tool_format: ToolCallFormat, values: dict[str, str], arguments: dict[str, Any]
+) -> None:
+    begin, argument, end = TAGGED[tool_format]
+    call = begin + "".join(argument.format(name, value) for name, value in values.items()) + end
+    text = f"One {call} and {call} more"
+    definitions = read_tools([SAY], None, None, tool_format=tool_format)
+    for pieces in ([text], list(text)):
+        content, calls = read(definitions.parser(), *pieces)
+        assert content == "One and more"
+        assert [(name, json.loads(found)) for name, found in calls] == [("say", arguments)] * 2
+
+
+@pytest.mark.parametrize("tool_format", TAGGED)
+def test_a_value_that_never_ends_hides_no_end_of_its_call(tool_format: ToolCallFormat) -> None:
+    begin, argument, end = TAGGED[tool_format]
+    cut = argument.partition("\n</")[0] if tool_format == "qwen_xml" else argument.partition("{}</arg_v")[0] + "{}"
+    text = begin + cut.format("z", "a\n") + end + "So " + begin + argument.format("z", "b") + end + " it is."
+    for pieces in ([text], list(text)):
+        content, calls = read(read_tools([SAY], None, None, tool_format=tool_format).parser(), *pieces)
+        assert content == "So it is."
+        assert calls == [("say", "{}"), ("say", '{"z": "b"}')]
+
+
 def test_without_parallel_calls_only_the_first_is_reported() -> None:
     text = f"<tool_call>{CALL}</tool_call>" * 3
     assert read(tools(parallel=False).parser(), text) == ("", [PARIS])

@@ -142,10 +142,9 @@ def marked_parser(
             return WholeTextParser(calls, "{", begin)
         case "pythonic":
             return WholeTextParser(calls, "[", begin, end="<|python_end|>", read=read_pythonic)
-        case "qwen_xml":
-            return MarkerParser(calls, begin, "</tool_call>", read=qwen_reader(definitions), quoted=False)
-        case "glm45":
-            return MarkerParser(calls, begin, "</tool_call>", read=glm_reader(definitions), quoted=False)
+        case "qwen_xml" | "glm45":
+            reader = (qwen_reader if tool_format == "qwen_xml" else glm_reader)(definitions)
+            return MarkerParser(calls, begin, "</tool_call>", read=reader, find_end=reader.end_of)
         case "deepseek_v3" | "deepseek_v31":
             return MarkerParser(calls, begin, CALLS_END, read=read_deepseek)
     return MarkerParser(calls, begin, "</tool_call>")
