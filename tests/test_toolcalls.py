@@ -386,6 +386,22 @@ def test_parameters_are_documents_of_their_own(schema: dict[str, Any], choice: A
         assert not accepts(constraint, call.format(wrong)), wrong
 
 
+@pytest.mark.parametrize(
+    ("parameters", "any_object"), [({"parameters": {}}, True), ({"parameters": None}, False), ({}, False)]
+)
+def test_the_empty_schema_is_any_object_and_none_is_no_arguments(parameters: dict[str, Any], any_object: bool) -> None:
+    given = [{"type": "function", "function": {"name": "f", **parameters}}]
+    for choice, call in (
+        ("required", '[{{"name": "f", "parameters": {}}}]'),
+        ({"type": "function", "function": {"name": "f"}}, "{}"),
+    ):
+        constraint = read_tools(given, choice, None, tool_format="hermes").constraint()
+        assert constraint is not None
+        assert accepts(constraint, call.format("{}"))
+        assert accepts(constraint, call.format('{"a": [1]}')) is any_object
+        assert not accepts(constraint, call.format("3"))
+
+
 def test_a_reference_that_leads_nowhere_is_named_at_its_place_in_the_parameters() -> None:
     for more in ({"$schema": DRAFT7}, {"$id": OWN}):
         schema = {"$ref": "#/definitions/T", "definitions": {"S": {}}, **more}

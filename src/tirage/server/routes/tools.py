@@ -224,7 +224,9 @@ def is_strict(tool: Mapping[str, Any]) -> bool:
 
 def parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of a function's arguments, always an object; a function without parameters takes no arguments."""
-    schema = tool["function"].get("parameters") or {"properties": {}, "additionalProperties": False}
+    schema = tool["function"].get("parameters")
+    if schema is None:
+        schema = {"properties": {}, "additionalProperties": False}
     return schema if "$ref" in schema else {"type": "object", **schema}
 
 
