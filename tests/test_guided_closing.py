@@ -201,6 +201,31 @@ def test_beams_take_another_way_too() -> None:
     assert [(s.finish_reason, s.grammar_complete, len(s.text)) for s in found.samples] == [("length", False, 5)] * 2
 
 
+TAGGED = {
+    "type": "sequence",
+    "elements": [{"type": "const_string", "value": "aaaaaaa"}, {"type": "regex", "pattern": "b{3}"}],
+}
+AFTER_REASONING: list[dict[str, Any]] = [
+    {"grammar": 'start: "aaaaaaaaaa"'},
+    {"structural_tag": json.dumps({"type": "structural_tag", "format": TAGGED})},
+    {"regex": "[ab]{10}"},
+]
+
+
+@pytest.mark.parametrize("mode", AFTER_REASONING, ids=lambda mode: next(iter(mode)))
+@pytest.mark.parametrize("liked", [b"a", b"<think>", b" "], ids=str)
+def test_an_answer_that_may_follow_reasoning_closes_exactly_where_its_way_fits(
+    mode: dict[str, Any], liked: bytes
+) -> None:
+    # The way takes ten tokens, and the tags would take fifteen more.
+    llm = talker(liked)
+    for limit in (1, 4, 9, 10, 11, 17, 24, 25, 27, 40):
+        done = close(llm, mode, max_tokens=limit, reasoning_parser="think")
+        ends = ("stop", "grammar", True) if limit >= 10 else ("length", "max_tokens", False)
+        assert (done.finish_reason, done.stop and done.stop.kind, done.grammar_complete) == ends
+        assert limit >= 25 or not done.text.startswith("<think>") or limit < 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("liked", [b'{["a,:', b"a", b'"}]', b"0123456789", b" \n\t"], ids=str)
 def test_a_text_whose_way_fits_at_the_start_always_closes(liked: bytes) -> None:

@@ -12,6 +12,7 @@ from test_openai import tiny
 from tirage.dialects import DialectError
 from tirage.server.media import MediaItem
 from tirage.server.options import Options
+from tirage.server.routes import responses_tools
 from tirage.server.routes.messages_conversion import chat_messages
 from tirage.server.routes.messages_events import read_input
 from tirage.server.routes.messages_request import read_messages_request
@@ -133,6 +134,19 @@ def test_tools_are_functions() -> None:
         }
     ]
     assert chat_tools([]) is chat_tools(None) is None
+
+
+@pytest.mark.parametrize("source", [None, "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson }}"])
+def test_a_prompt_shows_a_tool_the_same_on_every_route(source: str | None) -> None:
+    name, description, schema = (WEATHER[member] for member in ("name", "description", "input_schema"))
+    function = {"name": name, "description": description, "parameters": schema, "strict": True}
+    anthropic = chat_tools([{"strict": True, **dict(reversed(WEATHER.items()))}])
+    responses = responses_tools.chat_tools([{"strict": True, "type": "function", **dict(reversed(function.items()))}])
+    template = ChatTemplate(tiny().tokenizer, source)
+    given = ([{"type": "function", "function": function}], anthropic, responses)
+    chat, *others = [template.encode(USER, tools=each) for each in given]
+    assert others == [chat, chat]
+    assert len(chat) > len(template.encode(USER))
 
 
 @pytest.mark.parametrize(

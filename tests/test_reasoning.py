@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,8 @@ def test_reasoning_comes_first_and_nothing_but_its_marks_is_lost(
 ) -> None:
     assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), text) == (reasoning, content, 0)
     assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text) == (reasoning, content, 0)
+    for pieces in ([text], text):
+        assert read(ReasoningParser(ContentParser(), MARKS, opened=begun, separated=False), *pieces) == ("", text, 0)
 
 
 @pytest.mark.slow
@@ -162,6 +165,21 @@ def test_logprobs_of_reasoning_are_all_there() -> None:
     chunks = [chunk["choices"][0]["logprobs"] for chunk in stream_chat(**body)]
     assert [entry for part in chunks if part for entry in part["content"]] == whole
     assert bytes(byte for entry in whole for byte in entry["bytes"]).decode() == TEXT
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_call_that_must_come_follows_reasoning_that_stays_in_the_content(choice: Any) -> None:
+    asked = {"reasoning_parser": "think", "separate_reasoning": False, "thinking_budget": 4, "temperature": 2.0}
+    asked |= {"tools": [WEATHER], "tool_choice": choice, "close_grammar": True, "max_tokens": 120, "messages": USER}
+    for seed, thinks in ((1, False), (12, True)):
+        [found] = post("/v1/chat/completions", {**asked, "seed": seed})["choices"]
+        message, content = found["message"], found["message"]["content"] or ""
+        assert (found["finish_reason"], "reasoning_content" in message) == ("tool_calls", False)
+        [call, *_] = message["tool_calls"]
+        assert set(json.loads(call["function"]["arguments"])) == {"city"}
+        assert (content.lstrip().startswith("<think>"), content.endswith("</think>")) == (thinks, thinks)
+        deltas = [chunk["choices"][0]["delta"] for chunk in stream_chat(**{**asked, "seed": seed})]
+        assert "".join(delta.get("content") or "" for delta in deltas) == content
 
 
 def test_a_call_may_follow_reasoning() -> None:

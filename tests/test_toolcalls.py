@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tirage.errors import ParamsError
+from tirage.errors import GrammarError, ParamsError
 from tirage.guided import BYTES, Compiler
 from tirage.params import GuidedDecodingParams
 from tirage.server.routes.reasoning import ReasoningParser
@@ -112,7 +112,7 @@ OF_HARMONY = (
 @pytest.mark.parametrize("tool_format", get_args(ToolCallFormat))
 @given(
     st.sampled_from(["auto", "auto", "required", {"type": "function", "function": {"name": "weather"}}]),
-    st.sampled_from([None, None, "plain", "opened"]),
+    st.sampled_from([None, None, "plain", "opened", "kept"]),
     st.data(),
 )
 def test_every_parser_reads_any_text_the_same_however_it_is_cut(
@@ -126,7 +126,8 @@ def test_every_parser_reads_any_text_the_same_however_it_is_cut(
     def parts(*texts: str) -> list[tuple[str, Any]]:
         parser = tools(choice, tool_format=tool_format).parser()
         if reasoning is not None:
-            parser = ReasoningParser(parser, ("<think>", "</think>"), opened=reasoning == "opened")
+            options = {"opened": reasoning == "opened", "separated": reasoning != "kept"}
+            parser = ReasoningParser(parser, ("<think>", "</think>"), **options)
         return merged([piece for text in texts for piece in parser.feed(text)] + parser.finish())
 
     expected = parts(text)
@@ -253,6 +254,56 @@ def test_a_call_that_must_come_is_none_before_the_reasoning_has_ended(text: str)
         )
 
 
+@pytest.mark.parametrize(
+    "text", ["", "  [", f"[{CALL}", f"[{CALL}]", f"[{CALL}, ", f"[{CALL[:-2]}", '[{"na', "Well, no", "[Well"]
+)
+def test_a_text_without_a_list_of_calls_is_content_but_the_beginning_of_a_call_is_not(text: str) -> None:
+    content = text if "Well" in text else ""
+    assert read(tools("required").parser(), *text) == (content, [PARIS] if CALL in text else [])
+
+
+SAYING = {"type": "object", "properties": {"z": {"type": "string"}, "o": {"type": "object"}, "x": {}}}
+SAY = {"type": "function", "function": {"name": "say", "parameters": SAYING}}
+TAGGED: dict[ToolCallFormat, tuple[str, str, str]] = {
+    "qwen_xml": ("<tool_call>\n<function=say>\n", "<parameter={}>\n{}\n</parameter>\n", "</function>\n</tool_call>"),
+    "glm45": ("<tool_call>say\n", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", "</tool_call>"),
+}
+SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({"z": "a</tool_call>b"}, {"z": "a</tool_call>b"}),
+    ({"z": "</tool_call>"}, {"z": "</tool_call>"}),
+    ({"z": '"</tool_call>', "x": "1"}, {"z": '"</tool_call>', "x": 1}),
+    ({"o": '{"a": "</parameter></arg_value></tool_call>"}', "z": "</tool_call>"},
+     {"o": {"a": "</parameter></arg_value></tool_call>"}, "z": "</tool_call>"}),
+    ({"x": 'a 5" screen </tool_call>'}, {"x": 'a 5" screen </tool_call>'}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool_format", TAGGED)
+@pytest.mark.parametrize(("values", "arguments"), SAID)
+def test_an_end_mark_inside_a_value_between_tags_ends_no_call(
+    tool_format: ToolCallFormat, values: dict[str, str], arguments: dict[str, Any]
+) -> None:
+    begin, argument, end = TAGGED[tool_format]
+    call = begin + "".join(argument.format(name, value) for name, value in values.items()) + end
+    text = f"One {call} and {call} more"
+    definitions = read_tools([SAY], None, None, tool_format=tool_format)
+    for pieces in ([text], list(text)):
+        content, calls = read(definitions.parser(), *pieces)
+        assert content == "One and more"
+        assert [(name, json.loads(found)) for name, found in calls] == [("say", arguments)] * 2
+
+
+@pytest.mark.parametrize("tool_format", TAGGED)
+def test_a_value_that_never_ends_hides_no_end_of_its_call(tool_format: ToolCallFormat) -> None:
+    begin, argument, end = TAGGED[tool_format]
+    cut = argument.partition("\n</")[0] if tool_format == "qwen_xml" else argument.partition("{}</arg_v")[0] + "{}"
+    text = begin + cut.format("z", "a\n") + end + "So " + begin + argument.format("z", "b") + end + " it is."
+    for pieces in ([text], list(text)):
+        content, calls = read(read_tools([SAY], None, None, tool_format=tool_format).parser(), *pieces)
+        assert content == "So it is."
+        assert calls == [("say", "{}"), ("say", '{"z": "b"}')]
+
+
 def test_without_parallel_calls_only_the_first_is_reported() -> None:
     text = f"<tool_call>{CALL}</tool_call>" * 3
     assert read(tools(parallel=False).parser(), text) == ("", [PARIS])
@@ -290,6 +341,77 @@ def test_references_in_parameters_hold_inside_the_list() -> None:
         jsonschema.validate([{"name": "f", "parameters": {"at": "x"}}], schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate([{"name": "f", "parameters": {}}] * 2, schema)
+
+
+def of_digit(**root: Any) -> dict[str, Any]:
+    """A schema of an object whose member `a` is referred to from a definition of one digit."""
+    digit = {"type": "integer", "minimum": 0, "maximum": 9}
+    named = {"properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"], "$defs": {"x": digit}}
+    return {"type": "object", **named, "additionalProperties": False, **root}
+
+
+DRAFT7 = "http://json-schema.org/draft-07/schema#"
+OWN = "https://e.org/s"
+DOCUMENTS: list[dict[str, Any]] = [
+    of_digit(),
+    {"$ref": "#/definitions/S", "definitions": {"S": of_digit()}, "$defs": of_digit()["$defs"], "$schema": DRAFT7},
+    {"$ref": "#/definitions/S", "definitions": {"S": of_digit()}, "$defs": of_digit()["$defs"]},
+    {
+        "$ref": "#/kept/S",
+        "kept": {"S": of_digit()},
+        "$defs": of_digit()["$defs"],
+        "$schema": DRAFT7,
+        "maxProperties": 0,
+    },
+    of_digit(**{"$schema": "http://json-schema.org/draft-04/schema#"}),
+    of_digit(**{"$id": OWN, "properties": {"a": {"$ref": f"{OWN}#/$defs/x"}}}),
+    of_digit(**{"$id": OWN, "$schema": DRAFT7}),
+    of_digit(**{"$id": "s.json", "properties": {"a": {"$ref": "s.json#/$defs/x"}}}),
+    of_digit(**{"$id": "#s", "$schema": DRAFT7}),
+]
+
+
+@pytest.mark.parametrize("schema", DOCUMENTS, ids=range(len(DOCUMENTS)))
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}], ids=str)
+def test_parameters_are_documents_of_their_own(schema: dict[str, Any], choice: Any) -> None:
+    # The other one has the same `$id`, and something else at the place to which the reference points.
+    other = {"$id": schema.get("$id", OWN), **CITY, "$defs": {"x": {"type": "string"}}}
+    given = [{"type": "function", "function": {"name": name, "parameters": each}} for name, each in
+             (("g", other), ("f", schema), ("h", other))]  # fmt: skip
+    constraint = read_tools(given, choice, None, tool_format="hermes").constraint()
+    assert constraint is not None
+    call = '[{{"name": "f", "parameters": {}}}]' if choice == "required" else "{}"
+    assert accepts(constraint, call.format('{"a": 3}'))
+    for wrong in ("{}", '{"a": "b"}', '{"a": 10}', '{"a": 3, "b": 1}'):
+        assert not accepts(constraint, call.format(wrong)), wrong
+
+
+@pytest.mark.parametrize(
+    ("parameters", "any_object"), [({"parameters": {}}, True), ({"parameters": None}, False), ({}, False)]
+)
+def test_the_empty_schema_is_any_object_and_none_is_no_arguments(parameters: dict[str, Any], any_object: bool) -> None:
+    given = [{"type": "function", "function": {"name": "f", **parameters}}]
+    for choice, call in (
+        ("required", '[{{"name": "f", "parameters": {}}}]'),
+        ({"type": "function", "function": {"name": "f"}}, "{}"),
+    ):
+        constraint = read_tools(given, choice, None, tool_format="hermes").constraint()
+        assert constraint is not None
+        assert accepts(constraint, call.format("{}"))
+        assert accepts(constraint, call.format('{"a": [1]}')) is any_object
+        assert not accepts(constraint, call.format("3"))
+
+
+def test_a_reference_that_leads_nowhere_is_named_at_its_place_in_the_parameters() -> None:
+    for more in ({"$schema": DRAFT7}, {"$id": OWN}):
+        schema = {"$ref": "#/definitions/T", "definitions": {"S": {}}, **more}
+        given = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        required = read_tools(given, "required", None, tool_format="hermes")
+        constraint = required.constraint()
+        assert constraint is not None
+        with pytest.raises(GrammarError) as caught:
+            Compiler(BYTES).compile(constraint)
+        assert required.reworded(str(caught.value)).startswith("parameters of the function 'f' at #/$ref must point to")
 
 
 def test_a_strict_tool_binds_the_calls_that_a_model_makes_by_itself() -> None:

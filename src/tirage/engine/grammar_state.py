@@ -198,7 +198,7 @@ class GrammarState:
         Whether the text must close is found for each: it may have paths, and work left, that the other one has not.
         """
         before = self._before_answer
-        self.closing = self._must_close() if self._follows else self._must_end_reasoning()
+        self.closing = (self._follows and self._must_close()) or self._must_reach_answer()
         if like is not None and before is None and not self.closing and like.is_shareable:
             assert like._mask is not None
             return like._mask[0]
@@ -263,15 +263,24 @@ class GrammarState:
             path.advance(token_id)
         return path.fits(self._left - 1)
 
-    def _must_end_reasoning(self) -> bool:
-        """Whether another token of reasoning might leave too little room for the end tag and the closing path."""
+    @property
+    def _begun_path(self) -> Sequence[int] | None:
+        """The closing path of an answer that the text so far is the beginning of; None when none is known."""
+        return None if self._path is None else self._path.tokens
+
+    def _must_reach_answer(self) -> bool:
+        """Whether another token before the answer might leave too little room for the tags and the closing path.
+
+        A path of the answer after the reasoning that does not fit is given up; one without reasoning goes first.
+        """
         path, reasoning = self._answer_path, self._before_answer
         if path is None or reasoning is None:
             return False
-        count = len(path.tokens or ())
-        if path.tokens is None or count + len(reasoning.rest_of_tags()) > self._left:
+        tags, tokens = reasoning.rest_of_tags(), path.tokens
+        if tokens is None or tags is None or len(tokens) + len(tags) > self._left:
             self._answer_path = None
-        return self._answer_path is not None and count + reasoning.most_tags >= self._left
+            return False
+        return self._begun_path is None and len(tokens) + reasoning.most_tags >= self._left
 
     def _must_close(self) -> bool:
         """Whether the closing path takes all tokens that are left; a longer one is given up."""
@@ -292,16 +301,21 @@ class GrammarState:
 
     def can_close_after(self, token_id: int) -> bool:
         """Whether the constraint can still be closed before the limit after this token, if it can be now."""
-        tokens = None if self._path is None else self._path.tokens
-        before = self._before_answer
-        if before is not None and token_id >= 0 and before.continues(token_id):
-            if not self._has_room_for(before, token_id):
-                return False
-            if not all(map(self._matcher.fork().accept, self._spelled(token_id))):
-                return True
-        if self._path is None or tokens is None or token_id in {-1, *tokens[:1], *self._eos_ids}:
+        tokens, before = self._begun_path, self._before_answer
+        if token_id == -1 or token_id in self._eos_ids:
             return True
-        if not self._vocabulary.tokens[token_id] or not (tokens or self._eos_ids):
+        if before is not None and (tokens is not None or self._answer_path is not None):
+            continues = before.continues(token_id)
+            if continues and self._has_room_for(before, token_id):
+                return True
+            if not (self._follows and all(map(self._matcher.fork().accept, self._spelled(token_id)))):
+                # The mask holds no token that ends the reasoning and leaves too little room.
+                return not continues and self._answer_path is not None
+            if tokens is None:
+                return False
+        if self._path is None or tokens is None or token_id in tokens[:1] or not (tokens or self._eos_ids):
+            return True
+        if not self._vocabulary.tokens[token_id]:
             return True
         with self.budget.counting():
             if self._checked is None or self._checked[0] != token_id:
@@ -309,9 +323,11 @@ class GrammarState:
             return self._checked[1].fits(self._left - 1)
 
     def _has_room_for(self, reasoning: ReasoningState, token_id: int) -> bool:
-        """Whether the reasoning, with this token, leaves room for the closing path of the answer, if there is one."""
-        path = self._answer_path
-        return path is None or path.tokens is None or len(path.tokens) + reasoning.tags_after(token_id) < self._left
+        """Whether the reasoning, with this token, leaves room for a closing path of the answer that is known."""
+        tokens = None if self._answer_path is None else self._answer_path.tokens
+        tags = reasoning.rest_of_tags() or ()
+        left = len(tags) - 1 if token_id in tags[:1] else reasoning.tags_after(token_id)
+        return tokens is not None and len(tokens) + left < self._left
 
     def is_checked(self, token_id: int) -> bool:
         """Whether `can_close_after` takes no search for this token."""
@@ -319,12 +335,15 @@ class GrammarState:
         return path is None or token_id in {-1, *(path.tokens or ())[:1]} or (self._checked or (None,))[0] == token_id
 
     def fill_closing(self, mask: NDArray[np.int32]) -> None:
-        """Writes the mask int32 [ceil(V / 32)] of the next token of the closing path, or of EOS at its end."""
-        tokens = self._path.tokens if self._path is not None else None
-        if not self._follows and self._reasoning is not None:
-            tokens = self._reasoning.rest_of_tags()
+        """Writes the mask int32 [ceil(V / 32)] of the next token of the closing path, or of EOS at its end.
+
+        Where no path is known the mask is empty.
+        """
+        tokens, before = self._begun_path, self._before_answer
+        if tokens is None and before is not None and self._answer_path is not None:
+            tokens = before.rest_of_tags()
         mask[:] = 0
-        for token_id in tokens[:1] if tokens else self._eos_ids:
+        for token_id in self._eos_ids if tokens is not None and not tokens else (tokens or ())[:1]:
             set_bit(mask, token_id, True)
         self.closing = True
 

@@ -121,13 +121,14 @@ class ReasoningState:
         """Whether the reasoning has all the tokens that it may have."""
         return self.inside and self._budget is not None and self._spent >= self._budget
 
-    def rest_of_tags(self) -> list[int]:
-        """The tokens that bring the text, as fast as may be, to its answer through what it has begun."""
+    def rest_of_tags(self) -> list[int] | None:
+        """The tokens that bring the text, as fast as may be, to its answer through what it has begun, if any do."""
         tokens = self.tokens
         if self.inside:
-            return tokens.rest_of(tokens.end[len(self._seen) :]) or []
-        begin = tokens.rest_of(tokens.begin[len(self._seen.lstrip(SPACE)) :]) or []
-        return begin + (tokens.rest_of(tokens.end) or [])
+            return tokens.rest_of(tokens.end[len(self._seen) :])
+        begin = tokens.rest_of(tokens.begin[len(self._seen.lstrip(SPACE)) :])
+        end = tokens.rest_of(tokens.end)
+        return None if begin is None or end is None else begin + end
 
     def crossing(self) -> list[tuple[int, bytes]]:
         """The tokens that end the reasoning and begin the answer, with the bytes that they add to it."""
@@ -139,7 +140,7 @@ class ReasoningState:
         """Adds to a mask int32 [ceil(V / 32)] the tokens that the reasoning allows, or the one that is forced."""
         if self.is_spent:
             mask[:] = 0
-            for token_id in self.rest_of_tags()[:1]:
+            for token_id in (self.rest_of_tags() or ())[:1]:
                 set_bit(mask, token_id, True)
         elif self.inside:
             mask |= self.tokens.every_token

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from tirage.errors import nearest
+from tirage.errors import GrammarError, nearest
 from tirage.guided.json_schema.formats import FORMATS
 from tirage.guided.json_schema.json_text import DEPTH
 from tirage.guided.json_schema.keywords import (
@@ -46,6 +46,8 @@ _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _TYPE_ALONE = ANNOTATIONS | {"type"}
 _AS_WRITTEN = frozenset({"type", "format", "pattern", "$ref", "$schema", "$id"})
 _NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
+_HOLDING = frozenset({"$schema", "definitions", "$defs"})
+"""Naming keywords that stand beside `$ref` in any draft."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,13 +85,13 @@ class Document:
         self._raw, self._strict = schema, strict
         self._spelled: frozenset[str] = _SPELLED if has_surrogates else frozenset()
         self._nodes: dict[Path, Node] = {}
-        self._resources: dict[str, Node] = {}
+        self._resources: dict[str, list[Node]] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
         self._dynamic: dict[str, list[Node]] = {}
         self.ignored: list[str] = []
         self.has_unevaluated = False
         self.root = self._read(schema, (), 0, "")
-        self._resources.setdefault("", self.root)
+        self._resources.setdefault("", [self.root])
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -104,13 +106,13 @@ class Document:
             return node
         if _TYPE_ALONE.issuperset(schema) and (shared := self._shared(schema.get("type"), path)):
             return shared
-        is_named = not _NAMED_BY.isdisjoint(schema)
+        is_named, outer = not _NAMED_BY.isdisjoint(schema), base
         if is_named:
             draft, base = self._identify(schema, path, draft, base)
         node = self._nodes[path] = Node(path, draft, base, _UNREAD)
         if is_named:
-            if base and base not in self._resources:
-                self._resources[base] = node
+            if base != outer:
+                self._resources.setdefault(base, []).append(node)
             self._name(schema, node)
         node.keywords = found = self._keywords(schema, node)
         if len(found) == 1 and not is_named and (shared := self._shared(found.get("type"), path)):
@@ -247,9 +249,9 @@ class Document:
     def _find(self, reference: str, base: str, at: Path) -> Node:
         address, fragment = divided(reference)
         uri = base if not address else urldefrag(resolved(base, address, at))[0]
-        resource = self._resources.get(uri)
-        if resource is None:
+        if uri not in self._resources:
             fail(at, f"must be a reference into the schema itself, got {show(reference)}; nothing is fetched")
+        resource = max(self._resources[uri], key=lambda each: common(each.path, at))
         goal = unquote(fragment)
         if goal and not goal.startswith("/"):
             found = self._anchors.get((resource.base, goal))
@@ -284,6 +286,28 @@ class Document:
         for part in path:
             value = value[part]
         return value
+
+
+def embedded(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A document as a part of another one, with its references and its draft; `name` is its `$id` if it has none."""
+    try:
+        draft = draft_of(schema["$schema"], ()) if "$schema" in schema else 0
+    except GrammarError:
+        draft = 0
+    key = "id" if draft == 4 else "$id"
+    if 0 < draft <= 7 and "$ref" in schema:
+        # An `$id` beside `$ref` would decide nothing, as all that stands there.
+        outer = {each: value for each, value in schema.items() if each in _HOLDING or each not in ENFORCED}
+        inner = {each: value for each, value in schema.items() if each not in outer}
+        return {**outer, key: name, "allOf": [inner]}
+    own = schema.get(key)
+    is_named = isinstance(own, str) and own.partition("#")[0] != ""
+    return dict(schema) if is_named else {**schema, key: name}
+
+
+def common(path: Path, other: Path) -> int:
+    """How many steps two paths have in common."""
+    return next((i for i, (a, b) in enumerate(zip(path, other, strict=False)) if a != b), min(len(path), len(other)))
 
 
 def divided(reference: str) -> tuple[str, str]:

@@ -9,42 +9,97 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tirage.guided.tagged_arguments import is_text_in
+from tirage.guided.tagged_arguments import STYLES, is_text_in
 from tirage.server.routes.call_json import arguments_of, read_text, read_value
 from tirage.server.routes.tool_formats import CALL_BEGIN, CALL_END, CALL_SEP
+from tirage.server.routes.toolcalls import is_in_string
 
 Calls = list[tuple[str, str]]
 _FENCE = "\n```"
 _QWEN_CALL = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
-_QWEN_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_QWEN_NAME = re.compile(r"\s*<function=([^>\n]+)>")
+_QWEN_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?")
 _GLM_CALL = re.compile(r"\s*([^\s<]+)\s*((?:<arg_key>.*)?)", re.DOTALL)
-_GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_GLM_NAME = re.compile(r"\s*([^\s<]+)")
+_GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
 _NAMES = {"true": True, "false": False, "null": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggedForm:
+    """How calls are written whose arguments stand between tags.
+
+    `call` finds the name and the arguments of a whole call, `name` the name at its beginning, and `argument` the name
+    of an argument before its value. After the value come `end` and the tag that ends it, the first of the `marks`; none
+    of them stands in a value that is not quoted.
+    """
+
+    call: re.Pattern[str]
+    name: re.Pattern[str]
+    argument: re.Pattern[str]
+    marks: Sequence[str]
+    end: str = ""
 
 
 class TaggedReader:
     """Reads a call whose arguments stand between tags: text for what its function takes as text, otherwise JSON."""
 
-    def __init__(
-        self, call: re.Pattern[str], argument: re.Pattern[str], definitions: Sequence[Mapping[str, Any]]
-    ) -> None:
-        self._call, self._argument = call, argument
+    def __init__(self, form: TaggedForm, definitions: Sequence[Mapping[str, Any]]) -> None:
+        self._form, self._mark = form, re.compile("|".join(map(re.escape, form.marks)))
         self._schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in definitions}
+        self._are_texts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, text: str) -> Calls:
-        found = self._call.fullmatch(text)
+        found = self._form.call.fullmatch(text)
         if found is None:
             return []
-        schema = self._schemas.get(found[1], {})
-        arguments = arguments_of({
-            name: self._value(schema, name, value) for name, value in self._argument.findall(found[2])
-        })
+        arguments = arguments_of(dict(self._arguments(found[1], found[2])))
         return [] if arguments is None else [(found[1], arguments)]
 
-    def _value(self, schema: Any, name: str, text: str) -> Any:
-        if is_text_in(schema, name):
+    def end_of(self, text: str, mark: str, *, last: bool) -> int:
+        """Where the mark that ends a call stands outside its values, -1 if it has not come.
+
+        A value that never ends hides no mark: one with a mark that no value has, and, in the `last` text, any other.
+        """
+        end, at, named = text.find(mark), 0, self._form.name.match(text)
+        while end >= 0 and (begin := self._form.argument.search(text, at)) and begin.end() <= end:
+            found = self._value_end(named[1] if named else "", begin, text)
+            if found is None and not last:
+                return -1
+            is_closed = found is not None and found[0] == self._form.marks[0]
+            at = found.end() if found is not None and is_closed else begin.end()
+            end = end if at <= end else text.find(mark, at)
+        return end
+
+    def _arguments(self, function: str, text: str) -> Iterator[tuple[str, Any]]:
+        """The names and values of the arguments in a text of arguments."""
+        at, tag = 0, self._form.marks[0]
+        while begin := self._form.argument.search(text, at):
+            found = self._value_end(function, begin, text)
+            end = found.start() if found is not None and found[0] == tag else text.find(tag, begin.end())
+            if end < 0:
+                return
+            yield begin[1], self._value(function, begin[1], text[begin.end() : end].removesuffix(self._form.end))
+            at = end + len(tag)
+
+    def _value_end(self, function: str, begin: re.Match[str], text: str) -> re.Match[str] | None:
+        """The first mark after the beginning of a value, in JSON outside its strings; None if none has come."""
+        start = begin.end()
+        is_json = not self._is_text(function, begin[1]) and text[start:].lstrip()[:1] in ("{", "[", '"')
+        marks = self._mark.finditer(text, start)
+        return next((each for each in marks if not (is_json and is_in_string(text[start : each.start()]))), None)
+
+    def _is_text(self, function: str, name: str) -> bool:
+        """Whether an argument is written as it is."""
+        if (function, name) not in self._are_texts:
+            self._are_texts[function, name] = is_text_in(self._schemas.get(function, {}), name)
+        return self._are_texts[function, name]
+
+    def _value(self, function: str, name: str, text: str) -> Any:
+        if self._is_text(function, name):
             return text
         try:
             return read_text(text)
@@ -52,14 +107,18 @@ class TaggedReader:
             return text
 
 
+_QWEN = TaggedForm(call=_QWEN_CALL, name=_QWEN_NAME, argument=_QWEN_ARGUMENT, marks=STYLES["qwen_xml"].marks, end="\n")
+_GLM = TaggedForm(call=_GLM_CALL, name=_GLM_NAME, argument=_GLM_ARGUMENT, marks=STYLES["glm_xml"].marks)
+
+
 def qwen_reader(definitions: Sequence[Mapping[str, Any]]) -> TaggedReader:
     """The reader of Qwen's XML calls of these functions."""
-    return TaggedReader(_QWEN_CALL, _QWEN_ARGUMENT, definitions)
+    return TaggedReader(_QWEN, definitions)
 
 
 def glm_reader(definitions: Sequence[Mapping[str, Any]]) -> TaggedReader:
     """The reader of GLM's calls of these functions."""
-    return TaggedReader(_GLM_CALL, _GLM_ARGUMENT, definitions)
+    return TaggedReader(_GLM, definitions)
 
 
 def read_deepseek(text: str) -> Calls:

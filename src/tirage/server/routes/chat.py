@@ -23,7 +23,7 @@ from tirage.server.routes.openai_answer import AnswerBuilder, ChoiceBuilder, New
 from tirage.server.routes.openai_request import CHAT, OpenAIRequest, read_request
 from tirage.server.routes.openai_shapes import bare_start, chat_logprobs, prompt_logprobs, with_top
 from tirage.server.routes.openai_submit import adapter_of, submit
-from tirage.server.routes.reasoning import MessageReader, ReasoningTags, prompt_opens_reasoning, tags_of
+from tirage.server.routes.reasoning import MessageReader, ReasoningSplit, prompt_opens_reasoning, split_of
 from tirage.server.routes.toolcalls import Content, MessagePart, Reasoning, ToolCall, ToolCallArguments
 from tirage.server.routes.tools import Tools, read_tools, tool_call_format
 
@@ -50,7 +50,7 @@ class ChatInput:
 
     engine_input: EngineInput
     tools: Tools
-    tags: ReasoningTags | None
+    split: ReasoningSplit | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ async def read_chat(request: OpenAIRequest, raw_request: Request) -> ChatInput:
     manager, fields = manager_of(raw_request), request.fields
     tools = tools_of(request, manager)
     messages = None if fields["messages"] is None else await load_messages(media_of(raw_request), fields["messages"])
-    tags = tags_of(fields, request.params, manager.options)
-    engine_input = engine_input_of(request, messages, tools, tags, manager)
-    return ChatInput(engine_input=engine_input, tools=tools, tags=tags)
+    split = split_of(fields, request.params, manager.options)
+    engine_input = engine_input_of(request, messages, tools, split, manager)
+    return ChatInput(engine_input=engine_input, tools=tools, split=split)
 
 
 def tools_of(request: OpenAIRequest, manager: RequestManager) -> Tools:
@@ -92,7 +92,7 @@ async def submit_chat(
     manager, found = manager_of(raw_request), await read_chat(request, raw_request)
     options = {"prompt": prompt, "reworded": found.tools.reworded, "must_fit": must_fit}
     group = await submit([found.engine_input], request, manager, raw_request, **options)
-    return RunningChat(group=group, reader=reader_of(request, group, found.tools, found.tags, manager))
+    return RunningChat(group=group, reader=reader_of(request, group, found.tools, found.split, manager))
 
 
 def answer_of(
@@ -110,12 +110,12 @@ def answer_of(
         new_choice,
         kind="chat.completion",
         chunk_kind="chat.completion.chunk",
-        reasoning_tokens=None if reader.tags is None else reader.count,
+        reasoning_tokens=reader.count if reader.separates else None,
     )
 
 
 def reader_of(
-    request: OpenAIRequest, group: RequestGroup, tools: Tools, tags: ReasoningTags | None, manager: RequestManager
+    request: OpenAIRequest, group: RequestGroup, tools: Tools, split: ReasoningSplit | None, manager: RequestManager
 ) -> MessageReader:
     """How the messages of an answer are parsed."""
     [running] = group.requests
@@ -123,10 +123,12 @@ def reader_of(
     # What must keep a constraint from its first character on is no reasoning, whatever the prompt has opened.
     is_free = guided is None or not guided.enable_in_reasoning or guided.structural_tag is not None
     begun = running.engine_input.begun
+    tags = None if split is None else split.tags
     opened = is_free and prompt_opens_reasoning(tags, running.request.prompt_ids, tokenizer, begun=begun)
     return MessageReader(
         tools=tools,
         tags=tags,
+        separated=split is None or split.separated,
         opened=opened,
         answering=not opened and bool(begun.strip()),
         included=request.fields["include_reasoning"],
@@ -138,12 +140,12 @@ def engine_input_of(
     request: OpenAIRequest,
     messages: Sequence[Any] | None,
     tools: Tools,
-    tags: ReasoningTags | None,
+    split: ReasoningSplit | None,
     manager: RequestManager,
 ) -> EngineInput:
     """The engine input of a chat; raises DialectError for fields that contradict each other."""
     fields = request.fields
-    params, adapter = params_of(request, tools, tags, manager), adapter_of(request, manager)
+    params, adapter = params_of(request, tools, split, manager), adapter_of(request, manager)
     if fields["prompt_token_ids"] is not None:
         if messages:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
@@ -168,7 +170,7 @@ def engine_input_of(
 
 
 def params_of(
-    request: OpenAIRequest, tools: Tools, tags: ReasoningTags | None, manager: RequestManager
+    request: OpenAIRequest, tools: Tools, split: ReasoningSplit | None, manager: RequestManager
 ) -> SamplingParams:
     """The sampling parameters with what tools and reasoning add to them; raises DialectError for two constraints."""
     params, changes = request.params, dict[str, Any]()
@@ -181,9 +183,10 @@ def params_of(
             name, rule = ("tools", "be strict") if tools.mode == "auto" else ("tool_choice", "force a call")
             raise DialectError(f"{name} must not {rule} under another constraint, got both; leave one out", name)
         changes["guided_decoding"] = constraint
-    if tags is not None and params.reasoning_parser is None and manager.options.reasoning_parser is None:
+    if split is not None and params.reasoning_parser is None and manager.options.reasoning_parser is None:
         changes["reasoning_parser"] = "think"
-    if manager.llm.tokenizer.special_spellings & {*tools.markers, *(tags or ())}:
+    tags = split.tags if split is not None and (split.separated or tools.mode != "none") else ()
+    if manager.llm.tokenizer.special_spellings & {*tools.markers, *tags}:
         # This model's markers are special tokens; a text without them could not be parsed.
         changes["skip_special_tokens"] = False
     return params.replace(**changes) if changes else params
@@ -261,7 +264,7 @@ class ChatChoice(ChoiceBuilder):
         message |= self._fastdeploy({"prompt_token_ids": prompt, "completion_token_ids": new.ids}, "tool_calls")
         if calls:
             message["tool_calls"] = calls
-        if self._reader.tags is not None and self._reader.included:
+        if self._reader.separates and self._reader.included:
             reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
             message["reasoning_content"] = reasoning or None
         return message

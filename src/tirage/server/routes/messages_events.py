@@ -197,10 +197,10 @@ def input_usage(prompt: int, cached: int) -> dict[str, int]:
 
 def usage_of(completion: Completion, reader: MessageReader) -> dict[str, Any]:
     """The usage of a whole message, with the tokens of its thoughts where they are told apart."""
-    found = usage([completion], reasoning_tokens=None if reader.tags is None else reader.count)
+    found = usage([completion], reasoning_tokens=reader.count if reader.separates else None)
     cached = found["prompt_tokens_details"]["cached_tokens"]
     told = {**input_usage(found["prompt_tokens"], cached), "output_tokens": found["completion_tokens"]}
-    if reader.tags is None:
+    if not reader.separates:
         return told
     return {
         **told,

@@ -12,6 +12,8 @@ _MEMBERS = frozenset({
     *("name", "type", "description", "input_schema", "strict", "input_examples", "cache_control"),
     *("defer_loading", "eager_input_streaming", "allowed_callers"),
 })
+_ORDER = ("name", "description", "parameters", "strict")
+"""How the members of a function are ordered for chat templates, which show them so; as those of the other routes."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -36,7 +38,8 @@ def chat_tool(tool: Any, place: str) -> dict[str, Any]:
             raise refused(
                 f"{place}.{name!s:.60}", "left out, tools have no such member here", value, remedy="leave it out"
             )
-    return {"type": "function", "function": {**described(tool, place), "parameters": schema_of(tool, place)}}
+    found = {**described(tool, place), "parameters": schema_of(tool, place)}
+    return {"type": "function", "function": {name: found[name] for name in _ORDER if name in found}}
 
 
 def described(tool: Mapping[str, Any], place: str) -> dict[str, Any]:

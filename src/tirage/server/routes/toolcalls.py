@@ -19,6 +19,7 @@ from tirage.server.routes.call_json import arguments_of, read_value
 _BETWEEN = re.compile(r"(?:[\s;,]|\[TOOL_CALLS\])*")
 _NAMED = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*("?)', re.DOTALL)
+_BEFORE_VALUE = re.compile(r"[\s\[,]*")
 _SPACE = " \n\t\r"
 
 
@@ -59,6 +60,14 @@ MessagePart = Content | Reasoning | ToolCall | ToolCallArguments
 
 CallReader = Callable[[str], list[tuple[str, str]]]
 """The (name, arguments as JSON text) of every call in a text of calls alone; an empty list for any other text."""
+
+
+class EndFinder(Protocol):
+    """Finds the end of a call."""
+
+    def __call__(self, text: str, mark: str, *, last: bool) -> int:
+        """Where the mark that ends a call stands in a text, -1 if it has not come; no more text follows the `last`."""
+        ...
 
 
 class ToolCallParser(Protocol):
@@ -122,7 +131,10 @@ class NamedToolParser:
 
 
 class JsonListParser:
-    """Parses a text that is a JSON list of calls; each is reported when it is complete. What is no call is content."""
+    """Parses a text that is a JSON list of calls; each is reported when it is complete.
+
+    What is no call is content, but not the beginning of one, with which the text may end.
+    """
 
     def __init__(self, calls: ToolCallFactory) -> None:
         self._calls, self._text, self._at = calls, "", 0
@@ -132,12 +144,13 @@ class JsonListParser:
         return self._read() if "}" in text else []
 
     def finish(self) -> list[MessagePart]:
-        return self._read()
+        pieces, rest = self._read(), self._text[self._at :]
+        bare = rest.strip(_SPACE + "[,]")
+        return pieces if not bare or bare.startswith("{") else [*pieces, Content(rest)]
 
     def _read(self) -> list[MessagePart]:
         pieces: list[MessagePart] = []
-        start = re.compile(r"[\s\[,]*")
-        while (begin := start.match(self._text, self._at)) is not None:
+        while (begin := _BEFORE_VALUE.match(self._text, self._at)) is not None:
             try:
                 value, end = read_value(self._text, begin.end())
             except ValueError:
@@ -169,7 +182,7 @@ class MarkerParser(BufferedParser):
     """Parses a text with calls after a start marker, up to the end marker or, if there is none, the end of the text.
 
     Space around calls is not content, but before what only looks like one it is. `read` gives the calls between the
-    markers. With `quoted`, an end marker inside a string of JSON is none.
+    markers, and `find_end` tells an end marker from one inside a string of their arguments.
     """
 
     def __init__(
@@ -179,22 +192,24 @@ class MarkerParser(BufferedParser):
         end: str | None,
         *,
         read: CallReader | None = None,
-        quoted: bool = True,
+        find_end: EndFinder | None = None,
     ) -> None:
         self._calls, self._begin, self._end = calls, begin, end
-        self._read, self._quoted = read or read_calls, quoted
-        self._inside, self._space = False, ""
+        self._read, self._find_end = read or read_calls, find_end or end_outside_strings
+        self._inside, self._space, self._is_last = False, "", False
 
     def finish(self) -> list[MessagePart]:
+        self._is_last = True
+        pieces = self.feed("")
         rest, self._buffer = self._buffer, ""
         if self._inside:
-            return self._close(rest, self._begin + rest)
-        return [] if not rest.strip() and self._calls.count else ContentParser().feed(rest)
+            return [*pieces, *self._close(rest, self._begin + rest)]
+        return pieces if not rest.strip() and self._calls.count else [*pieces, *ContentParser().feed(rest)]
 
     def _step(self) -> list[MessagePart] | None:
         """The parts up to the next marker; None when more text is needed."""
         if self._inside:
-            end = self._find_end()
+            end = -1 if self._end is None else self._find_end(self._buffer, self._end, last=self._is_last)
             if end < 0:
                 return None
             inner, self._buffer, self._inside = (
@@ -211,13 +226,6 @@ class MarkerParser(BufferedParser):
         certain = self._certain()
         content, self._buffer = self._buffer[:certain], self._buffer[certain:]
         return [Content(content)] if content else None
-
-    def _find_end(self) -> int:
-        """Where the end marker is, -1 if it has not come."""
-        at = -1 if self._end is None else self._buffer.find(self._end)
-        while self._quoted and at >= 0 and is_in_string(self._buffer[:at]):
-            at = self._buffer.find(self._end or "", at + 1)
-        return at
 
     def _certain(self) -> int:
         """How many characters of the text cannot belong to a marker or to the space before one."""
@@ -341,6 +349,14 @@ class HarmonyParser(BufferedParser):
     def _recipient(self) -> str | None:
         found = re.search(r" to=functions\.([a-zA-Z0-9_.-]{1,64})", self._header)
         return None if found is None else found[1]
+
+
+def end_outside_strings(text: str, mark: str, *, last: bool) -> int:
+    """Where a mark stands outside the strings of JSON, -1 if it has not come."""
+    at = text.find(mark)
+    while at >= 0 and is_in_string(text[:at]):
+        at = text.find(mark, at + 1)
+    return at
 
 
 def is_in_string(text: str) -> bool:

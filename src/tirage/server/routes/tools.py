@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tirage.errors import GrammarError, ParamsError
 from tirage.fields.rules import shown
+from tirage.guided.json_schema.document import embedded
 from tirage.guided.structural_tag import read_tags
 from tirage.params import GuidedDecodingParams
 from tirage.server.routes.call_readers import glm_reader, qwen_reader, read_deepseek, read_pythonic
@@ -92,6 +93,8 @@ class Tools:
             return message
         index = int(found[1] or found[2] or 0)
         rest = message[found.end() :].rpartition(": schema at #")[2] if found[2] else message[found.end() :]
+        if "$ref" in parameters(self.definitions[index]) and "allOf" not in parameters(self.definitions[index]):
+            rest = rest.removeprefix("/allOf/0")
         return f"parameters of the function {self.names[index]!r} at #{rest}"
 
     def parser(self, *, separate: bool = False) -> ToolCallParser:
@@ -139,10 +142,9 @@ def marked_parser(
             return WholeTextParser(calls, "{", begin)
         case "pythonic":
             return WholeTextParser(calls, "[", begin, end="<|python_end|>", read=read_pythonic)
-        case "qwen_xml":
-            return MarkerParser(calls, begin, "</tool_call>", read=qwen_reader(definitions), quoted=False)
-        case "glm45":
-            return MarkerParser(calls, begin, "</tool_call>", read=glm_reader(definitions), quoted=False)
+        case "qwen_xml" | "glm45":
+            reader = (qwen_reader if tool_format == "qwen_xml" else glm_reader)(definitions)
+            return MarkerParser(calls, begin, "</tool_call>", read=reader, find_end=reader.end_of)
         case "deepseek_v3" | "deepseek_v31":
             return MarkerParser(calls, begin, CALLS_END, read=read_deepseek)
     return MarkerParser(calls, begin, "</tool_call>")
@@ -222,7 +224,9 @@ def is_strict(tool: Mapping[str, Any]) -> bool:
 
 def parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of a function's arguments, always an object; a function without parameters takes no arguments."""
-    schema = tool["function"].get("parameters") or {"properties": {}, "additionalProperties": False}
+    schema = tool["function"].get("parameters")
+    if schema is None:
+        schema = {"properties": {}, "additionalProperties": False}
     return schema if "$ref" in schema else {"type": "object", **schema}
 
 
@@ -230,8 +234,7 @@ def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> 
     """The schema of a list of calls, `[{"name": ..., "parameters": ...}]`."""
     calls = []
     for index, tool in enumerate(definitions):
-        # A document of its own inside ours: its references are relative to it, and it may use another draft.
-        own = {**parameters(tool), "$id": f"tool:{index}"}
+        own = embedded(parameters(tool), f"tool:{index}")
         properties = {"name": {"const": tool["function"]["name"]}, "parameters": own}
         calls.append({
             "type": "object",
