@@ -11,6 +11,7 @@ import typer
 import tirage
 from tirage.cli import audit, batch, chat, conformance, convert, detect, explain, generate, models, replay, serve
 from tirage.cli.help import GroupedCommand
+from tirage.cli.output import open_closed_streams
 from tirage.errors import GrammarError, ParamsError, TirageError
 
 app = typer.Typer(
@@ -55,6 +56,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 1 unusable model or file, 2 bad option, 130 interrupted."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal cannot show is replaced, so that the text goes on.
         if hasattr(stream, "reconfigure"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tirage.cli.derived import accepts_none
+from tirage.cli.given import stdin_for
 from tirage.cli.line_editing import history_file, line_editing
 from tirage.cli.model import (
     BackendOption,
@@ -69,6 +70,7 @@ def chat(
     A reply ends where the model ends it, or where the context is full.
     """
     params = parse_options(options, max_tokens=None)
+    typed = stdin_for("a chat")
     llm = open_model(
         model,
         chat_template=chat_template,
@@ -81,7 +83,7 @@ def chat(
     )
     conversation = Conversation(llm, params, system=system, quiet=quiet)
     kept = None if no_history else history_file()
-    with line_editing([*COMMANDS, *PARAMETERS], history=kept) if sys.stdin.isatty() else contextlib.nullcontext():
+    with line_editing([*COMMANDS, *PARAMETERS], history=kept) if typed.isatty() else contextlib.nullcontext():
         while conversation.turn():
             pass
 

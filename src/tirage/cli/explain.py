@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import check_alone
+from tirage.cli.given import check_alone, read_prompt
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import parse_options, sampling_options
 from tirage.cli.output import note, print_rich
@@ -58,7 +57,7 @@ def explain(
     whole = every_token or continuation is not None
     check_alone({"--compare": bool(compare), "--every-token or --continuation": whole, "--position": position != -1})
     check_files(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_prompt(prompt)
     llm = open_model(model, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg)
     if whole:
         found: Any = llm.explain_text(text, params, output_ids=continuation_ids(llm, text, continuation))

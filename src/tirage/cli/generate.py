@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import read_prompt
 from tirage.cli.model import (
     AnyModelOption,
     ApiKeyOption,
@@ -58,6 +58,7 @@ def generate(
     """
     check_form(output)
     params = parse_options(options)
+    text = read_prompt(prompt)
     llm = open_any(
         model,
         dialect,
@@ -69,7 +70,6 @@ def generate(
         draft=draft,
         speculative_config=speculative_config,
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
     deltas = llm.stream(text, params)
     if output == "jsonl":
         completion = [delta.completion for delta in deltas][-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     from tirage.llm import Completion, Delta
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no notes on stderr", rich_help_panel="Output")]
+
+
+def open_closed_streams() -> None:
+    """Opens the null device in place of a closed stdout or stderr, as a daemon's may be; what goes there is lost."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The lowest free number is the stream's own, which no file of ours may get: libraries print to it.
+            null = os.open(os.devnull, os.O_RDWR)
+            if name != "stdin":
+                setattr(sys, name, os.fdopen(null, "w", encoding="utf-8", closefd=False))
 
 
 class TextOutput:

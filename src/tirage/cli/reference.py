@@ -32,7 +32,7 @@ tirage chat --system "You are a pirate."
 Only texts, tables that were asked for and JSON go to stdout; notes, bars and errors go to stderr, and `--quiet` leaves
 the notes out. To a file or pipe a text is written as the model gives it, without colours and bars. On a terminal,
 control characters of a text are shown as `\ufffd`, `tirage chat` breaks lines between words, and `NO_COLOR` turns
-colours off.
+colours off. What goes to a closed stdout or stderr is lost; `-` for stdin, and a chat, need an open one.
 
 | exit status | |
 |---|---|
