@@ -10,7 +10,7 @@ import typer
 
 import tirage
 from tirage.cli import audit, batch, chat, conformance, convert, detect, explain, generate, models, replay, serve
-from tirage.cli.help import GroupedCommand
+from tirage.cli.help import GroupedCommand, with_help_all
 from tirage.cli.output import open_closed_streams
 from tirage.errors import GrammarError, ParamsError, TirageError
 
@@ -35,7 +35,7 @@ for command in (
     conformance.conformance,
     audit.audit,
 ):
-    app.command(cls=GroupedCommand)(command)
+    app.command(cls=GroupedCommand)(with_help_all(command))
 
 
 def show_version(wanted: bool) -> None:
