@@ -267,6 +267,21 @@ def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[
 
 
 @pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (("generate", PROMPT), "leave it out for the default, 128"),
+        (("explain", PROMPT), "leave it out for the default, 128"),
+        (("batch", "in.jsonl", "--out", "out"), "leave it out for the default, 128"),
+        (("chat",), "leave it out to fill the context"),
+    ],
+)
+def test_an_error_names_the_default_of_the_command(run: Run, command: tuple[str, ...], remedy: str) -> None:
+    code, out, err = run(*command, "--max-tokens", "-1")
+    assert (code, out) == (2, "")
+    assert err.endswith(f", got -1; {remedy}\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (("generate", PROMPT, "--tempratur", "1"), "--temperature"),
@@ -338,6 +353,7 @@ def test_chat_commands_change_the_parameters(run: Run) -> None:
         ("/set temprature 1", "parameter must be a known name, got 'temprature'; did you mean 'temperature'?"),
         ("/set top_p 0", "top_p must be in (0, 1], got 0.0"),
         ("/set ignore_eos maybe", "ignore_eos must be"),
+        ("/set max_tokens -1", "got -1; leave it out to fill the context"),
         ("/sed 4", "/sed is no command; did you mean '/seed'?"),
         ("/explain", "explain must follow a reply"),
         ("x" * 5000, "at most 512 tokens"),

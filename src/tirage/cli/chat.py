@@ -23,7 +23,7 @@ from tirage.cli.model import (
     SpeculativeConfigOption,
     open_model,
 )
-from tirage.cli.options import OF_TEXTS, OPTIONS, checked, parse_options, sampling_options
+from tirage.cli.options import OF_TEXTS, OPTIONS, checked, parse_options, sampling_options, with_default
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
 from tirage.fields.rules import Bool, Ids, Texts
@@ -41,7 +41,9 @@ COMMANDS = {
     "/quit": "/quit             end the chat",
 }
 """The commands of a chat and their lines of help."""
-PARAMETERS = {name: spec for name, spec in OPTIONS.items() if name not in OF_TEXTS}
+PARAMETERS = {name: spec for name, spec in OPTIONS.items() if name not in OF_TEXTS} | {
+    "max_tokens": with_default(OPTIONS["max_tokens"], None)
+}
 """The parameters that `/set` changes."""
 
 
