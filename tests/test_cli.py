@@ -87,6 +87,8 @@ def test_log_probabilities_are_a_table_on_stderr(run: Run, tiny: LLM) -> None:
     assert head.split() == ["token", "logprob", "probability", "rank", "likeliest"]
     assert [row.split()[1] for row in rows] == [f"{entry.logprob:.3f}" for entry in sample.logprobs or ()]
     assert [row.count("%") for row in rows] == [3, 3]
+    _, _, quiet = run("generate", PROMPT, "--seed", "7", "--max-tokens", "2", "--logprobs", "2", "--quiet")
+    assert quiet.splitlines() == [head, *rows]
 
 
 def test_json_lines_have_what_a_batch_has(run: Run, tiny: LLM) -> None:
