@@ -19,6 +19,7 @@ from tirage.cli import main
 from tirage.cli.derived import as_option
 from tirage.cli.guided import OPTIONS as GUIDED_OPTIONS
 from tirage.cli.options import NO_OPTION, OPTIONS, parse_options
+from tirage.errors import RemoteError
 from tirage.fields.rules import BrokenRuleError, Ids, OneOf, Texts
 from tirage.params import FIELDS, FieldSpec
 
@@ -445,6 +446,19 @@ def test_int8_is_one_switch(run: Run) -> None:
     code, out, err = run("generate", PROMPT, "--dtype", "int8", "--temperature", "0", "--max-tokens", "6")
     assert (code, bool(out.strip())) == (0, True)
     assert "6 tokens" in err
+
+
+def test_an_error_before_the_first_word_leaves_no_empty_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def stream(self: LLM, prompt: str, params: SamplingParams) -> Iterator[Delta]:
+        yield from (Delta(text=text) for text in written)
+        raise RemoteError("the server has gone")
+
+    monkeypatch.setattr(LLM, "stream", stream)
+    assert run("generate", PROMPT) == (1, "", "error: the server has gone\n")
+    written.append("half a line")
+    assert run("generate", PROMPT) == (1, "half a line\n", "error: the server has gone\n")
 
 
 def test_what_went_wrong_is_told_after_the_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

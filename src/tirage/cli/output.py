@@ -42,9 +42,11 @@ class TextOutput:
         self._shown: Callable[[str], str] = without_controls if terminal else str
         if self._wrapper is not None:
             self._shown = self._wrapper.feed
+        self.begun = False
 
     def write(self, text: str) -> None:
-        """Writes the next piece, but a word of it that may go on."""
+        """Writes the next piece, but a word of it that may go on; the text has `begun` once there is one."""
+        self.begun = self.begun or bool(text)
         sys.stdout.write(self._shown(text))
         sys.stdout.flush()
 
@@ -71,8 +73,15 @@ def show(deltas: Iterator[Delta], *, wrap: bool = False) -> Completion:
             if delta.index == 0:
                 output.write(delta.text)
             completion = delta.completion
-    finally:
+    except Exception:
+        # Where nothing was written an error leaves no empty line.
+        if output.begun:
+            output.end()
+        raise
+    except KeyboardInterrupt:
         output.end()
+        raise
+    output.end()
     if completion is None:
         raise TirageError("the stream ended without a completion")
     return completion
