@@ -113,6 +113,17 @@ def test_lines_that_are_wrong_are_reported_and_the_rest_is_done(llm: LLM, tmp_pa
         assert words in told[line]
 
 
+def test_the_error_of_a_row_has_its_id_whatever_else_is_wrong(llm: LLM, tmp_path: Path) -> None:
+    lines: list[Mapping[str, Any] | bytes] = [
+        {"id": "c"}, {"id": "i", "prompt": "x", "messages": []}, {"id": "k", "prompt": "x", "extra": 1},
+        {"id": 7, "prompt": "x", "params": [1]}, {"custom_id": "o", "url": "/v2"}, {"custom_id": "p", "id": "q"},
+        {"id": True, "prompt": "x"}, {"id": "", "extra": 1}, b"{bad", b"[1]",
+    ]  # fmt: skip
+    generate(written(tmp_path / "in.jsonl", lines), COMMON, out=tmp_path / "out", model=llm)
+    expected = ["c", "i", "k", 7, "o", "p", None, None, None, None]
+    assert [each["id"] for each in errors(tmp_path / "out")] == expected
+
+
 def test_samples_of_a_row_have_an_index_and_logprobs_their_entries(llm: LLM, tmp_path: Path) -> None:
     row = {"id": 1, "prompt": "The dog", "params": {"n": 2, "logprobs": 1, "prompt_logprobs": 0}}
     generate(written(tmp_path / "in.jsonl", [row]), COMMON, out=tmp_path / "out", model=llm)

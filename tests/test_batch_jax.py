@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,12 +23,13 @@ from test_batch import Schedules, check_schedules, picking
 
 import tirage
 from tirage import Batch, Draw, ParamsError, SamplingParams, Status
-from tirage.backends.jax import traced_history
+from tirage.backends.jax import traced, traced_history
 from tirage.backends.jax.filters import FILTERS
 from tirage.backends.jax.slots import SlotLayout
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.compiled_params import compiled
 from tirage.history import History
+from tirage.operators import OPERATORS
 from tirage.operators.bad_words import completing
 from tirage.operators.dry import penalties as dry_penalties
 from tirage.operators.no_repeat_ngram import repeating
@@ -361,6 +365,41 @@ def test_a_filter_that_no_trace_knows_is_refused_by_name(monkeypatch: pytest.Mon
     monkeypatch.delitem(FILTERS, TOP_H)
     with pytest.raises(ParamsError, match="top_h must be a filter that JAX compiles in a batch like a JAX array"):
         filled().add(SamplingParams(top_h=0.5))
+
+
+def refused(params: SamplingParams) -> bool:
+    """Whether a batch like a JAX array refuses the request."""
+    try:
+        filled().add(params)
+    except ParamsError as error:
+        if "in a batch like a JAX array" not in str(error):
+            raise
+        return True
+    return False
+
+
+def accepted_params(name: str, value: Any) -> Iterator[SamplingParams]:
+    """The parameter alone and with `min_keep`, under the semantics that has most stages and llama.cpp's."""
+    for semantics in ("canonical", "llamacpp"):
+        for others in ({}, {"min_keep": 3}):
+            with contextlib.suppress(ParamsError):
+                yield SamplingParams(semantics=semantics, seed=1, **{**others, name: value})
+
+
+def test_the_page_names_every_parameter_that_a_batch_refuses() -> None:
+    tirage.register_processor("batch_jax_named", lambda x, args: x)
+    values: dict[str, tuple[Any, ...]] = {name: each for op in OPERATORS.values() for name, each in op.examples.items()}
+    values |= {
+        "logits_processors": ((("batch_jax_named", {}),),), "sequence_bias": ({(1, 2): 1.0},), "return_kept": (True,),
+        "watermark": ({"scheme": "gumbel", "key": 1}, {"scheme": "kgw", "key": 1}),
+    }  # fmt: skip
+    found = {name for name, each in values.items() if any(refused(p) for v in each for p in accepted_params(name, v))}
+    page = (Path(__file__).parents[1] / "docs" / "jax.md").read_text(encoding="utf-8")
+    rows = page.partition("| a `Batch` refuses |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert found == named - {"min_keep"}
+    for name, op in OPERATORS.items():
+        assert traced.operations().issuperset(op.operations) or named & set(op.fields), name
 
 
 def test_guided_requests_must_have_a_mask_in_either_world() -> None:

@@ -19,6 +19,7 @@ from tirage.cli import main
 from tirage.cli.derived import as_option
 from tirage.cli.guided import OPTIONS as GUIDED_OPTIONS
 from tirage.cli.options import NO_OPTION, OPTIONS, parse_options
+from tirage.errors import RemoteError
 from tirage.fields.rules import BrokenRuleError, Ids, OneOf, Texts
 from tirage.params import FIELDS, FieldSpec
 
@@ -87,6 +88,8 @@ def test_log_probabilities_are_a_table_on_stderr(run: Run, tiny: LLM) -> None:
     assert head.split() == ["token", "logprob", "probability", "rank", "likeliest"]
     assert [row.split()[1] for row in rows] == [f"{entry.logprob:.3f}" for entry in sample.logprobs or ()]
     assert [row.count("%") for row in rows] == [3, 3]
+    _, _, quiet = run("generate", PROMPT, "--seed", "7", "--max-tokens", "2", "--logprobs", "2", "--quiet")
+    assert quiet.splitlines() == [head, *rows]
 
 
 def test_json_lines_have_what_a_batch_has(run: Run, tiny: LLM) -> None:
@@ -267,6 +270,21 @@ def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[
 
 
 @pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (("generate", PROMPT), "leave it out for the default, 128"),
+        (("explain", PROMPT), "leave it out for the default, 128"),
+        (("batch", "in.jsonl", "--out", "out"), "leave it out for the default, 128"),
+        (("chat",), "leave it out to fill the context"),
+    ],
+)
+def test_an_error_names_the_default_of_the_command(run: Run, command: tuple[str, ...], remedy: str) -> None:
+    code, out, err = run(*command, "--max-tokens", "-1")
+    assert (code, out) == (2, "")
+    assert err.endswith(f", got -1; {remedy}\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (("generate", PROMPT, "--tempratur", "1"), "--temperature"),
@@ -338,6 +356,7 @@ def test_chat_commands_change_the_parameters(run: Run) -> None:
         ("/set temprature 1", "parameter must be a known name, got 'temprature'; did you mean 'temperature'?"),
         ("/set top_p 0", "top_p must be in (0, 1], got 0.0"),
         ("/set ignore_eos maybe", "ignore_eos must be"),
+        ("/set max_tokens -1", "got -1; leave it out to fill the context"),
         ("/sed 4", "/sed is no command; did you mean '/seed'?"),
         ("/explain", "explain must follow a reply"),
         ("x" * 5000, "at most 512 tokens"),
@@ -427,6 +446,19 @@ def test_int8_is_one_switch(run: Run) -> None:
     code, out, err = run("generate", PROMPT, "--dtype", "int8", "--temperature", "0", "--max-tokens", "6")
     assert (code, bool(out.strip())) == (0, True)
     assert "6 tokens" in err
+
+
+def test_an_error_before_the_first_word_leaves_no_empty_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def stream(self: LLM, prompt: str, params: SamplingParams) -> Iterator[Delta]:
+        yield from (Delta(text=text) for text in written)
+        raise RemoteError("the server has gone")
+
+    monkeypatch.setattr(LLM, "stream", stream)
+    assert run("generate", PROMPT) == (1, "", "error: the server has gone\n")
+    written.append("half a line")
+    assert run("generate", PROMPT) == (1, "half a line\n", "error: the server has gone\n")
 
 
 def test_what_went_wrong_is_told_after_the_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -387,6 +387,8 @@ def test_the_command_refuses_what_it_cannot_run(capsys: pytest.CaptureFixture[st
         (["--rule", "S-O98", "--", "true"], "rule must be one of"),
         (["--timeout", "0", "--", "true"], "timeout_s must be a number of seconds > 0"),
         (["--vectors", "no-such-folder", "--", "true"], "vectors must be a folder of .jsonl files"),
+        (["--print", "--print-schema"], "--print must not go with --print-schema; give one"),
+        (["--print", "--print-requests"], "--print must not go with --print-requests; give one"),
         (["--", "no-such-program"], "the program must be one that starts"),
     ):
         code, out, err = run(capsys, *arguments)

@@ -192,6 +192,13 @@ def test_what_belongs_to_the_loop_or_names_this_door_is_accepted() -> None:
     assert SamplingParams(semantics="easydel").make_jitable().semantics == "easydel"
 
 
+def test_an_error_shows_the_items_of_a_list() -> None:
+    with pytest.raises(ParamsError, match=r"bad_words must be tokenised first, got \['x'\]; call update_with_tok"):
+        SamplingParams(bad_words=["x"]).make_jitable()
+    with pytest.raises(ParamsError, match=r"logit_bias must be off in .*, got \{1: 2\.0\}; use tirage\.Batch"):
+        SamplingParams(logit_bias={1: 2.0}).make_jitable()
+
+
 def test_words_must_be_tokenised_and_widths_must_suffice() -> None:
     with pytest.raises(ParamsError, match="bad_words must be tokenised first"):
         JitableSamplingParams.from_host_params(SamplingParams(bad_words=["x"]))

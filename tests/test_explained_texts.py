@@ -254,6 +254,33 @@ def test_the_command_writes_a_figure(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "draw.svg").read_text(encoding="utf-8")
 
 
+@needs_matplotlib
+def test_the_command_writes_every_form_that_it_is_asked_for(tmp_path: Path) -> None:
+    plot, page = tmp_path / "draw.SVG", tmp_path / "draw.html"
+    asked = ["explain", PROMPT, "--seed", "5", "--top-k", "3", "--plot", str(plot), "--html", str(page), "--json"]
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, result.stderr) == (0, f"wrote {plot}\nwrote {page}\n")
+    assert "token_id" in json.loads(result.stdout)
+    assert "<svg" in plot.read_text(encoding="utf-8")
+    assert "top_k" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--plot", "x.foo"], "--plot must be a PNG, SVG or PDF, got 'x.foo'; end its name in .png, .svg, .pdf"),
+        (["--plot", "x"], "--plot must be a PNG, SVG or PDF, got 'x'; end its name in"),
+        (["--plot", "x.svg", "--html", "x.svg"], "--plot and --html must be two files, got 'x.svg' for both"),
+    ],
+)
+def test_a_file_that_cannot_be_written_as_asked_is_refused_before_a_model_is_opened(
+    options: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(app, ["explain", PROMPT, "--model", "no such model", *options])
+    assert isinstance(result.exception, ParamsError)
+    assert str(result.exception).startswith(message)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 
 # Comparing takes time in proportion to a name, and a name may come from anyone.
 _LONGEST_NAME = 100
+_NEARLY = 0.85
+"""How alike two names are, from 0 to 1, of which one is the other mistyped."""
 
 
 class TirageError(Exception):
@@ -66,10 +68,29 @@ class RemoteError(TirageError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean 'top_p'?`, or an empty string when nothing is close."""
-    if len(name) > _LONGEST_NAME:
-        return ""
-    # Needed for an error alone.
-    import difflib
+    close = closest(name, known)
+    return f"; did you mean {close!r}?" if close else ""
 
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+
+def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str | None:
+    """The name that differs from `name` in case and separators alone, else the most alike one; None without one.
+
+    One of the `others` must be nearly the same, one of the `known` only alike.
+    """
+    if len(name) > _LONGEST_NAME:
+        return None
+    known = sorted(known, reverse=True)
+    names = [*others, *known]
+    if same := {_letters(each): each for each in names}.get(_letters(name)):
+        return same
+    # Needed for an error alone.
+    from difflib import get_close_matches as alike
+
+    wanted, folded = name.casefold(), {each.casefold(): each for each in names}
+    close = alike(wanted, folded, n=1, cutoff=_NEARLY) or alike(wanted, map(str.casefold, known), n=1)
+    return folded[close[0]] if close else None
+
+
+def _letters(name: str) -> str:
+    """A name as it is compared first: `maxOutputTokens` and `MAX-OUTPUT-TOKENS` are `max_output_tokens`."""
+    return name.casefold().replace("_", "").replace("-", "")

@@ -53,8 +53,9 @@ class JaxBatch(Batch):
     a new program. Outside, rows are drawn by the host's kernels and nothing is compiled.
 
     Inside a trace logits have one row per slot, `slot` may be traced, `add` to a full batch returns -1 and changes
-    nothing, and a request that outgrows `history_capacity` gets status `history_full`. Refused by name: custom
-    processors; inside a trace unseeded requests, and masks for requests of a preset that checks them after the draw.
+    nothing, and a request that outgrows `history_capacity` gets status `history_full`. Refused by name: what no
+    program compiles, such as custom processors, Mirostat and watermarks (docs/jax.md has the list); inside a trace
+    unseeded requests, and masks for requests of a preset that checks them after the draw.
     """
 
     __slots__ = ("_arrays",)

@@ -10,7 +10,8 @@ import typer
 
 import tirage
 from tirage.cli import audit, batch, chat, conformance, convert, detect, explain, generate, models, replay, serve
-from tirage.cli.help import GroupedCommand
+from tirage.cli.help import GroupedCommand, with_help_all
+from tirage.cli.output import open_closed_streams
 from tirage.errors import GrammarError, ParamsError, TirageError
 
 app = typer.Typer(
@@ -34,7 +35,7 @@ for command in (
     conformance.conformance,
     audit.audit,
 ):
-    app.command(cls=GroupedCommand)(command)
+    app.command(cls=GroupedCommand)(with_help_all(command))
 
 
 def show_version(wanted: bool) -> None:
@@ -55,6 +56,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 1 unusable model or file, 2 bad option, 130 interrupted."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal cannot show is replaced, so that the text goes on.
         if hasattr(stream, "reconfigure"):

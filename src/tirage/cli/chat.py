@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tirage.cli.derived import accepts_none
+from tirage.cli.given import stdin_for
 from tirage.cli.line_editing import history_file, line_editing
 from tirage.cli.model import (
     BackendOption,
@@ -22,7 +23,7 @@ from tirage.cli.model import (
     SpeculativeConfigOption,
     open_model,
 )
-from tirage.cli.options import OF_TEXTS, OPTIONS, checked, parse_options, sampling_options
+from tirage.cli.options import OF_TEXTS, OPTIONS, checked, parse_options, sampling_options, with_default
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
 from tirage.fields.rules import Bool, Ids, Texts
@@ -40,7 +41,9 @@ COMMANDS = {
     "/quit": "/quit             end the chat",
 }
 """The commands of a chat and their lines of help."""
-PARAMETERS = {name: spec for name, spec in OPTIONS.items() if name not in OF_TEXTS}
+PARAMETERS = {name: spec for name, spec in OPTIONS.items() if name not in OF_TEXTS} | {
+    "max_tokens": with_default(OPTIONS["max_tokens"], None)
+}
 """The parameters that `/set` changes."""
 
 
@@ -69,6 +72,7 @@ def chat(
     A reply ends where the model ends it, or where the context is full.
     """
     params = parse_options(options, max_tokens=None)
+    typed = stdin_for("a chat")
     llm = open_model(
         model,
         chat_template=chat_template,
@@ -81,7 +85,7 @@ def chat(
     )
     conversation = Conversation(llm, params, system=system, quiet=quiet)
     kept = None if no_history else history_file()
-    with line_editing([*COMMANDS, *PARAMETERS], history=kept) if sys.stdin.isatty() else contextlib.nullcontext():
+    with line_editing([*COMMANDS, *PARAMETERS], history=kept) if typed.isatty() else contextlib.nullcontext():
         while conversation.turn():
             pass
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tirage.cli.given import check_alone
 from tirage.cli.output import QuietOption, note
 from tirage.errors import ParamsError
 
@@ -46,6 +47,7 @@ def conformance(
     """
     from tirage.conformance import read_vectors, schema
 
+    check_alone({"--print": show, "--print-requests": show_requests, "--print-schema": show_schema})
     if show_schema:
         print(json.dumps(schema(), indent=2))
         return

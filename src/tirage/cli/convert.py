@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import stdin_for
 from tirage.cli.output import QuietOption, note
 from tirage.errors import ParamsError
 
@@ -57,8 +57,9 @@ def convert(
 
 def read_request(path: Path) -> Any:
     """The value in a file of JSON, or on stdin for -. Raises ParamsError for what cannot be read."""
+    source = stdin_for("REQUEST -") if str(path) == "-" else None
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if source is None else source.read()
         return json.loads(text)
     except OSError as error:
         raise ParamsError(f"REQUEST must be readable, got {path}: {error.strerror}") from None

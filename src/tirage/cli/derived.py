@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tirage.cli.help import with_help_all
 from tirage.fields.record import FieldSpec
 from tirage.fields.rules import (
     Bias,
@@ -41,10 +40,10 @@ _TEXTS = (Text, Texts, PatternRule, Json)
 
 
 def with_options(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """The command with these parameters, and `--help-all`, in place of its `**options`."""
+    """The command with these parameters in place of its `**options`."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    every = with_help_all([*own, *parameters])
+    every = [*own, *parameters]
     command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in every}
     return command

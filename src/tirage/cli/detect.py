@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import stdin_for
 from tirage.cli.output import QuietOption, note
 from tirage.cli.watermark import read_key
 from tirage.errors import ParamsError
@@ -127,8 +127,9 @@ def tokenizer_of(path: Path) -> Any:
 
 def read_text(file: Path, *, token_ids: bool) -> str | list[int]:
     """The text in a file, or the ids. Raises ParamsError when it cannot be read."""
+    source = stdin_for("TEXT_FILE -") if str(file) == "-" else None
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8") if source is None else source.read()
         return json.loads(text) if token_ids else text
     except OSError as error:
         raise ParamsError(f"TEXT_FILE must be readable, got {file}: {error.strerror}") from None

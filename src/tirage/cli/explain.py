@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import check_alone, read_prompt
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import parse_options, sampling_options
 from tirage.cli.output import note, print_rich
@@ -17,6 +17,8 @@ from tirage.errors import ParamsError
 if TYPE_CHECKING:
     from tirage.llm import LLM
     from tirage.params import SamplingParams
+
+_FIGURES = (".png", ".svg", ".pdf")
 
 
 @sampling_options()
@@ -47,12 +49,15 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
     **options: Any,
 ) -> None:
-    """Show every stage of one draw: what each parameter removed, and which tokens were left."""
+    """Show every stage of one draw: what each parameter removed, and which tokens were left.
+
+    A table goes to stdout. --json, --html and --plot are in its place, each or all of them.
+    """
     params = parse_options(options)
     whole = every_token or continuation is not None
-    given = {"--compare": bool(compare), "--every-token or --continuation": whole, "--position": position != -1}
-    check_alone(given, plot)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    check_alone({"--compare": bool(compare), "--every-token or --continuation": whole, "--position": position != -1})
+    check_files(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
+    text = read_prompt(prompt)
     llm = open_model(model, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg)
     if whole:
         found: Any = llm.explain_text(text, params, output_ids=continuation_ids(llm, text, continuation))
@@ -60,25 +65,33 @@ def explain(
         found = llm.compare(text, [params, *(under(params, name) for name in compare)])
     else:
         found = llm.explain(text, params, position=position)
-    if plot is not None:
-        found.plot().savefig(plot)
-        note(f"wrote {plot}")
-    elif html is not None:
-        html.write_text(found.to_html(), encoding="utf-8")
-        note(f"wrote {html}")
-    elif as_json:
+    write(found, plot, html)
+    if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
+    elif plot is None and html is None:
         print_rich(found)
 
 
-def check_alone(given: dict[str, bool], plot: Path | None) -> None:
-    """Raises ParamsError for options that ask for different things."""
-    names = [name for name, is_given in given.items() if is_given]
-    if len(names) > 1:
-        raise ParamsError(f"{names[0]} must not go with {names[1]}; give one")
-    if plot is not None and names and names != ["--position"]:
-        raise ParamsError(f"--plot must be of one draw, got {names[0]}; use --html")
+def check_files(plot: Path | None, html: Path | None, *, several: str) -> None:
+    """Raises ParamsError for files that cannot be written as asked; `several` is the option for more than one draw."""
+    if plot is None:
+        return
+    if several:
+        raise ParamsError(f"--plot must be of one draw, got {several}; use --html")
+    if plot.suffix.lower() not in _FIGURES:
+        raise ParamsError(f"--plot must be a PNG, SVG or PDF, got {str(plot)!r}; end its name in {', '.join(_FIGURES)}")
+    if plot == html:
+        raise ParamsError(f"--plot and --html must be two files, got {str(plot)!r} for both")
+
+
+def write(found: Any, plot: Path | None, html: Path | None) -> None:
+    """Writes the figure and the page of an explanation to the files that are given, and notes on stderr."""
+    if plot is not None:
+        found.plot().savefig(plot)
+        note(f"wrote {plot}")
+    if html is not None:
+        html.write_text(found.to_html(), encoding="utf-8")
+        note(f"wrote {html}")
 
 
 def under(params: SamplingParams, semantics: str) -> SamplingParams:

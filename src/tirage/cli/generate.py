@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import read_prompt
 from tirage.cli.model import (
     AnyModelOption,
     ApiKeyOption,
@@ -54,10 +54,12 @@ def generate(
 ) -> None:
     """Continue a text. Only the new text goes to stdout, while it is generated; `tirage batch` takes files of prompts.
 
-    With --logprobs a table of the tokens follows on stderr. The exit status is 1 where a text ends with an error.
+    With --logprobs a table of the tokens follows on stderr, with --quiet too. The exit status is 1 where a text ends
+    with an error.
     """
     check_form(output)
     params = parse_options(options)
+    text = read_prompt(prompt)
     llm = open_any(
         model,
         dialect,
@@ -69,7 +71,6 @@ def generate(
         draft=draft,
         speculative_config=speculative_config,
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
     deltas = llm.stream(text, params)
     if output == "jsonl":
         completion = [delta.completion for delta in deltas][-1]
@@ -106,11 +107,9 @@ def show_others(completion: Completion, *, quiet: bool) -> None:
             output = TextOutput()
             output.write(sample.text)
             output.end()
-        if quiet:
-            continue
         if sample.logprobs is not None:
             print_rich(logprob_table(sample), stderr=True)
-        if several:
+        if several and not quiet:
             note(f"^ {number} of {len(completion.samples)}, {sample.finish_reason}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -14,18 +15,20 @@ COMMON = "Common options"
 ARGUMENTS = "Arguments"
 LAST = "Help"
 _ALL = "tirage.help_all"
+_FEW = 30
+"""As many options as are shown on one screen."""
 
 
 class GroupedCommand(TyperCommand):
     """A command whose `--help` has its arguments and common options, and its `--help-all` every option, in groups.
 
-    One without `--help-all` has few options, and `--help` shows them all.
+    Both show all options of a command that has few.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the groups to the formatter."""
         groups = option_groups(self)
-        every = _ALL in ctx.meta or LAST not in groups
+        every = _ALL in ctx.meta or len(self.params) <= _FEW
         shown = {name: params for name, params in groups.items() if every or name in (ARGUMENTS, COMMON)}
         for name, params in shown.items():
             with formatter.section(name):
@@ -83,6 +86,15 @@ _HELP_ALL = inspect.Parameter(
 )
 
 
-def with_help_all(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """The parameters of a command and the option `--help-all`, which ends the command before it runs."""
-    return [*parameters, _HELP_ALL]
+def with_help_all(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the option `--help-all`, which ends it before it runs."""
+
+    @functools.wraps(command)
+    def run(help_all: None = None, **options: Any) -> None:
+        command(**options)
+
+    signature = inspect.signature(command, eval_str=True)
+    every = [*signature.parameters.values(), _HELP_ALL]
+    run.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in every}
+    return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tirage.cli import guided
@@ -64,10 +65,17 @@ def sampling_options(
 
 def parse_options(options: dict[str, Any], *, max_tokens: int | None = MAX_TOKENS) -> SamplingParams:
     """The parameters that the options ask for. Raises the ParamsError of the field for a bad value."""
-    given = {name: checked(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
+    fields = OPTIONS | {"max_tokens": with_default(OPTIONS["max_tokens"], max_tokens)}
+    given = {name: checked(spec, options[name]) for name, spec in fields.items() if options.get(name) is not None}
     given.setdefault("max_tokens", max_tokens)
     constraint = guided.parse_guided({name: options.get(name) for name in guided.OPTIONS})
     return SamplingParams(**given, guided_decoding=constraint, output_kind=RequestOutputKind.DELTA)
+
+
+def with_default(spec: FieldSpec, default: int | None) -> FieldSpec:
+    """The field `max_tokens` of a command with another default than the library's; None fills the context."""
+    remedy = "leave it out to fill the context" if default is None else ""
+    return replace(spec, default=default, remedy=remedy)
 
 
 def checked(spec: FieldSpec, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no notes on stderr", rich_help_panel="Output")]
 
 
+def open_closed_streams() -> None:
+    """Opens the null device in place of a closed stdout or stderr, as a daemon's may be; what goes there is lost."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The lowest free number is the stream's own, which no file of ours may get: libraries print to it.
+            null = os.open(os.devnull, os.O_RDWR)
+            if name != "stdin":
+                setattr(sys, name, os.fdopen(null, "w", encoding="utf-8", closefd=False))
+
+
 class TextOutput:
     """Writes a text to stdout as it arrives: as it is to a file or pipe, without control characters to a terminal.
 
@@ -31,9 +42,11 @@ class TextOutput:
         self._shown: Callable[[str], str] = without_controls if terminal else str
         if self._wrapper is not None:
             self._shown = self._wrapper.feed
+        self.begun = False
 
     def write(self, text: str) -> None:
-        """Writes the next piece, but a word of it that may go on."""
+        """Writes the next piece, but a word of it that may go on; the text has `begun` once there is one."""
+        self.begun = self.begun or bool(text)
         sys.stdout.write(self._shown(text))
         sys.stdout.flush()
 
@@ -60,8 +73,15 @@ def show(deltas: Iterator[Delta], *, wrap: bool = False) -> Completion:
             if delta.index == 0:
                 output.write(delta.text)
             completion = delta.completion
-    finally:
+    except Exception:
+        # Where nothing was written an error leaves no empty line.
+        if output.begun:
+            output.end()
+        raise
+    except KeyboardInterrupt:
         output.end()
+        raise
+    output.end()
     if completion is None:
         raise TirageError("the stream ended without a completion")
     return completion

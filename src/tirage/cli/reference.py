@@ -29,10 +29,11 @@ tirage generate "Once upon a time" -n 3 --output jsonl > texts.jsonl
 tirage chat --system "You are a pirate."
 ```
 
-Only texts, tables that were asked for and JSON go to stdout; notes, bars and errors go to stderr, and `--quiet` leaves
-the notes out. To a file or pipe a text is written as the model gives it, without colours and bars. On a terminal,
-control characters of a text are shown as `\ufffd`, `tirage chat` breaks lines between words, and `NO_COLOR` turns
-colours off.
+Texts, JSON and tables go to stdout, but for the table of `generate --logprobs`, which goes to stderr beside its text.
+Notes, bars and errors go to stderr, too, and `--quiet` leaves the notes out. To a file or pipe a text is
+written as the model gives it, without colours and bars. On a terminal, control characters of a text are shown as
+`\ufffd`, `tirage chat` breaks lines between words, and `NO_COLOR` turns colours off. What goes to a closed stdout or
+stderr is lost; `-` for stdin, and a chat, need an open one.
 
 | exit status | |
 |---|---|

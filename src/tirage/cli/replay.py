@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import stdin_for
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, open_model
 from tirage.cli.output import QuietOption, note
 from tirage.cli.replay_engine import (
@@ -103,7 +103,7 @@ def replay_answer(
     from tirage.server.replay import dtype_of, folder_named, read_records
     from tirage.server.replay import replay as run_again
 
-    records = read_records(sys.stdin.buffer.read() if str(file) == "-" else read_answer(file))
+    records = read_records(stdin_for("FILE -").buffer.read() if str(file) == "-" else read_answer(file))
     name = str(model or folder_named(records[0]["model"]["name"]))
     options = Options.of(model=name, logits_processor=logits_processors, lora=lora)
     load_processors(options)

@@ -15,7 +15,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from tirage.errors import ParamsError, nearest
+from tirage.errors import ParamsError, closest
 from tirage.fields.rules import BrokenRuleError, Rule, shown
 
 SCHEMA = 1
@@ -251,9 +251,17 @@ def refuse_unknown(kind: type[Any], names: Iterable[Any]) -> None:
     table = specs(kind)
     for name in names:
         if name not in table:
-            other = kind.other_names.get(name) if isinstance(name, str) else None
-            hint = f"; {other}" if other else nearest(name, table) if isinstance(name, str) else ""
+            hint = _hint(kind, name) if isinstance(name, str) else ""
             raise ParamsError(f"{kind.__name__} option must be a known name, got {shown(name)}{hint}")
+
+
+def _hint(kind: type[Any], name: str) -> str:
+    """What to use instead of a name that is no field of `kind`; an empty string where no name is close."""
+    others = kind.other_names
+    close = name if name in others else closest(name, (s.name for s in specs(kind).values() if s.public), others)
+    if close is None:
+        return ""
+    return f"; {others[close]}" if close in others else f"; did you mean {close!r}?"
 
 
 def _check_schema(version: object) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import enum
 import math
 import numbers
-import reprlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tirage.fields.frozen import FrozenDict, NotPlainError, freeze_mapping, is_utf8, thaw
+from tirage.fields.shown import shown
 
 TOKEN_ID_LIMIT = 1 << 20
 MOST_IDS = 1 << 18
@@ -80,40 +80,6 @@ class Plain(Scalar):
 
     def load(self, plain: Any) -> Any:
         return plain
-
-
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """Stands for a value that no error may show; `text` is what they say instead."""
-
-    text: str
-
-
-class _Shown(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxlong = self.maxother = 48
-        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 4
-
-    def repr_int(self, x: int, level: int) -> str:
-        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
-
-    def repr_instance(self, x: Any, level: int) -> str:
-        if isinstance(x, Hidden):
-            return x.text
-        if isinstance(x, np.generic):
-            return self.repr1(x.item(), level) if x.item() is not x else type(x).__name__
-        if x is None or isinstance(x, (bool, float, complex, bytes, enum.Enum)):
-            return repr(x)[: self.maxother]
-        return f"a value of type {type(x).__name__}"
-
-
-_shown = _Shown()
-
-
-def shown(value: object) -> str:
-    """A short picture of `value` for an error message: never long, never a memory address."""
-    return _shown.repr(value)
 
 
 def binary32(value: float) -> float:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from tirage.errors import ParamsError
 from tirage.fields.accepts import Accepts, Boolean, Integer, Number
 from tirage.fields.record import Record, check_fields, param, specs
-from tirage.fields.rules import Bool, BrokenRuleError, Custom, Float, Hidden, Int, OneOf, shown
+from tirage.fields.rules import Bool, BrokenRuleError, Custom, Float, Int, OneOf
+from tirage.fields.shown import Hidden, shown
 
 SCHEMES = ("gumbel", "kgw", "synthid")
 MOST_KEYS = 64

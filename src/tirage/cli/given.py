@@ -1,0 +1,34 @@
+"""What a command is given: options that exclude each other, and its standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from tirage.errors import ParamsError
+
+
+def check_alone(given: Mapping[str, bool]) -> None:
+    """Raises ParamsError where two of the options are given, which ask for different things."""
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        raise ParamsError(f"{names[0]} must not go with {names[1]}; give one")
+
+
+def stdin_for(wanted: str) -> TextIO:
+    """The standard input, from which `wanted` comes. Raises ParamsError where it is closed, as a daemon has it."""
+    if sys.stdin is None:
+        raise ParamsError(f"stdin must be open for {wanted}, got a closed one; give it input")
+    return sys.stdin
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt, or for - the text on stdin. Raises ParamsError where that is closed or no text."""
+    if prompt != "-":
+        return prompt
+    source = stdin_for("PROMPT -")
+    try:
+        return source.read()
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"PROMPT must be text, got bytes on stdin that are not {error.encoding}") from None
