@@ -49,7 +49,7 @@ _STATE_S, _TOKEN_S = 6e-6, 5e-8
 _WATCHED = 32
 _FULL = re.compile("too many (?:states|expressions)")
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
-_SLICES = ("[a-z]{1,10}", "[0-9A-Za-z]{1,10}", r'[^"\\\x00-\x1F\x7F]{1,15}')
+_SLICES = ("[a-z]{1,10}", "[0-9A-Za-z]{1,10}", r'[^"\\\x00-\x1F\x7F]{1,15}', r'[^"\\\x00-\x1F\x7F]+')
 """Tokens of which a mask takes all or looks at each: those of words, as names, addresses and patterns have no spaces,
 and those of strings in JSON. Each takes every compilation some 15 microseconds. Of strings longer tokens are few: with
 30 characters, two more for the longer ones, or one of whitespace, as the library has by default, no mask is faster."""
