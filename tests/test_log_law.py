@@ -276,6 +276,80 @@ def test_a_draw_without_a_record_is_named() -> None:
         log_law(torch.zeros(5), SamplingParams(), drawn.token_ids, kept=drawn)
 
 
+# --- tokens far below the others -------------------------------------------------------------------------------------
+
+_GAPS = [1e3, 1e5, 1e6, 1e8]
+
+
+def far_rows(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[n, 1000] logits whose token 4 is far below the first four, and whose last half is at the bottom."""
+    lowest = float(torch.finfo(torch.bfloat16 if dtype == torch.bfloat16 else torch.float32).min)
+    rows = torch.linspace(-3, 1, 1000).repeat(len(_GAPS) + 1, 1)
+    rows[:, :4] = torch.tensor([30.0, 30.5, 31.0, 29.0])
+    rows[:, 4] = torch.tensor([*(30.0 - gap for gap in _GAPS), lowest])
+    rows[:, 500:] = lowest
+    return rows.to(dtype)
+
+
+def softmax_slopes(x: torch.Tensor, temperature: float, kept: int) -> torch.Tensor:
+    """The slopes in float64 of the logprob of token 4 among the first `kept`."""
+    z = x.double().requires_grad_()
+    torch.log_softmax(z[:, :kept] / temperature, 1)[:, 4].sum().backward()
+    assert z.grad is not None
+    return z.grad
+
+
+def torch_slopes(x: torch.Tensor, params: SamplingParams, kept: Any = None) -> torch.Tensor:
+    logits = x.clone().requires_grad_()
+    log_law(logits, params, [4] * len(x), kept=kept).sum().backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+def first_ids(count: int, rows: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """A record of `rows` rows that kept their `count` first ids."""
+    return np.tile(np.arange(count, dtype=np.int32), rows), np.arange(rows + 1) * count
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_token_far_below_the_others_has_the_slopes_of_the_softmax(dtype: torch.dtype, temperature: float) -> None:
+    x = far_rows(dtype)
+    found = torch_slopes(x, SamplingParams(temperature=temperature))
+    expected = softmax_slopes(x.float(), temperature, 1000).to(dtype)
+    rough = dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=2.0**-8 if rough else 0)
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.9, "temperature": 0.8}])
+def test_a_recorded_token_far_below_the_others_has_them_too(
+    filters: dict[str, Any], all_wide: Callable[[], None]
+) -> None:
+    params, kept = SamplingParams(**filters), first_ids(5, len(_GAPS) + 1)
+    dtypes = (torch.bfloat16, torch.float32, torch.float64)
+    narrows = [torch_slopes(far_rows(dtype), params, kept) for dtype in dtypes]
+    all_wide()
+    for dtype, narrow in zip(dtypes, narrows, strict=True):
+        x = far_rows(dtype)
+        expected = softmax_slopes(x.float(), params.temperature, 5).to(dtype)
+        for found in (narrow, torch_slopes(x, params, kept)):
+            torch.testing.assert_close(found, expected, atol=2e-6, rtol=2.0**-7 if dtype == torch.bfloat16 else 0)
+
+
+@pytest.mark.parametrize("kept", [None, first_ids(5, len(_GAPS) + 1)], ids=["dense", "recorded"])
+def test_jax_has_the_slopes_of_torch_for_tokens_far_below_the_others(kept: Any) -> None:
+    x, params = far_rows(), SamplingParams(temperature=0.8)
+    in_jax = jax.grad(lambda y: jax_log_law(y, params, [4] * len(x), kept=kept).sum())(jnp.asarray(x.numpy()))
+    np.testing.assert_allclose(torch_slopes(x, params, kept).numpy(), np.asarray(in_jax), atol=1e-6)
+
+
+def test_large_logits_that_differ_little_have_the_slopes_of_their_differences() -> None:
+    x = torch.tensor([[1e6, 1e6 + 0.5, 1e6 + 1.0, 1e6, 1e6 - 1.0]])
+    for dtype in (torch.float32, torch.float64):
+        found = torch_slopes(x.to(dtype), SamplingParams(temperature=0.7))
+        torch.testing.assert_close(found.double(), softmax_slopes(x, 0.7, 5), atol=1e-6, rtol=0)
+
+
 # --- rows that keep many ids, whose slopes are made in the backward pass ---------------------------------------------
 
 
