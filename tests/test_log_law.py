@@ -389,6 +389,15 @@ def test_wide_rows_have_the_values_and_slopes_of_narrow_ones(recorded: bool, all
     np.testing.assert_allclose(wide[1], narrow[1], atol=1e-6)
 
 
+def test_a_wide_row_has_no_slope_for_a_kept_token_without_weight_as_a_narrow_one(all_wide: Callable[[], None]) -> None:
+    x, params = torch.tensor([[3.0, 2.0, 1.0, 0.0, -100.0, -200.0]]), SamplingParams(top_k=5)
+    assert log_law(x, params, [4]) == log_law(x.double(), params, [4]) == -torch.inf
+    assert jax_log_law(jnp.asarray(x.numpy()), params, [4]) == -jnp.inf
+    all_wide()
+    assert log_law(x, params, [4]) == -torch.inf
+    assert (torch_slopes(x, params) == 0).all()
+
+
 @pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])
 def test_a_wide_record_with_a_logit_that_is_not_finite_is_nan(all_wide: Callable[[], None], spoiled: float) -> None:
     all_wide()

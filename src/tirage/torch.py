@@ -120,6 +120,9 @@ class _RowLaws:
         }
         if self._request.kept is None:
             self._held = {r: ids for r, ids in held.items() if not bool(torch.isnan(self.values[r]))}
+            for r in self._held:
+                if not _holds(wide[r], int(self._request.tokens[r])):
+                    self.values[r] = -torch.inf
             return
         if self._kernels is not None:
             self._hold_by_kernels(self._kernels, held)
@@ -191,10 +194,10 @@ class _RowLaws:
 
     def _list_held(self, r: int, law: PlainLaw, kept: Ids) -> None:
         """Lists a row of plain kept ids [n]: only their logits are looked at, where they are."""
-        at = int(np.searchsorted(kept, self._request.tokens[r]))
-        if at == kept.size or kept[at] != self._request.tokens[r]:
+        if not _holds(kept, int(self._request.tokens[r])):
             self.values[r] = -torch.inf
             return
+        at = int(np.searchsorted(kept, self._request.tokens[r]))
         ids = torch.from_numpy(kept.astype(np.int64)).to(self._matrix.device)
         held = self._matrix[r, ids].cpu().numpy()
         doubles = self._given[r, ids].cpu().numpy() if self.wide else held.astype(np.float64)
@@ -261,6 +264,12 @@ class _RowLaws:
         slopes[int(self._request.tokens[r])] += scale * self.inverse_t[r]
         if slopes is not out:
             out.copy_(slopes)
+
+
+def _holds(ids: Any, token: int) -> bool:
+    """Whether a token is among `ids` [n], which ascend."""
+    at = int(np.searchsorted(ids, token))
+    return at < ids.size and ids[at] == token
 
 
 def _shares(x: Tensor, t: float, out: Tensor | None = None) -> Tensor:
