@@ -276,6 +276,54 @@ def test_a_draw_without_a_record_is_named() -> None:
         log_law(torch.zeros(5), SamplingParams(), drawn.token_ids, kept=drawn)
 
 
+# --- compilations under JAX ------------------------------------------------------------------------------------------
+
+
+def compilations(caplog: pytest.LogCaptureFixture) -> int:
+    """How many programs XLA has made, by JAX's log of them."""
+    return sum(record.message.startswith("Finished XLA compilation") for record in caplog.records)
+
+
+@pytest.mark.slow
+def test_in_jax_the_law_of_an_equal_request_compiles_nothing_again(caplog: pytest.LogCaptureFixture) -> None:
+    x, tokens = jnp.asarray(logits_of(3)), jnp.array([1, 2, 3])
+
+    def law_of(y: Any, seed: int = 1) -> Any:
+        params = [SamplingParams(top_p=0.9, seed=seed + row, repetition_penalty=1.2) for row in range(len(y))]
+        return jax_log_law(y, params, tokens[: len(y)], history=histories(len(y)))
+
+    each = lambda y: law_of(y[None])  # noqa: E731
+    ways = [
+        law_of,
+        jax.grad(lambda y: law_of(y).sum()),
+        jax.vmap(each),
+        jax.grad(lambda y: jax.vmap(each)(y).sum()),
+        jax.vmap(jax.grad(lambda y: each(y).sum())),
+    ]
+    with jax.log_compiles():
+        before = [way(x) for way in ways]
+        made = compilations(caplog)
+        assert made > 0
+        for way, first in zip(ways, before, strict=True):
+            np.testing.assert_array_equal(way(x), first)
+        # Where nothing is traced, and under `grad`, other parameters compile nothing either.
+        law_of(x, seed=5)
+        jax.grad(lambda y: law_of(y, seed=9).sum())(x)
+    assert compilations(caplog) == made
+
+
+@pytest.mark.slow
+def test_vmap_of_the_law_has_its_values_and_slopes_for_any_number_of_axes() -> None:
+    x, params = jnp.asarray(logits_of(6)).reshape(2, 3, 1, V), SamplingParams(temperature=0.7, top_p=0.8)
+    tokens = jnp.argmax(x, axis=-1)
+    one = lambda y, token: jax_log_law(y, params, token).sum()  # noqa: E731
+    found = jax.vmap(jax.vmap(jax.value_and_grad(one)))(x, tokens)
+    expected = [jax.value_and_grad(one)(x[i, j], tokens[i, j]) for i in range(2) for j in range(3)]
+    for got, *wanted in zip(found, *expected, strict=True):
+        np.testing.assert_array_equal(got.reshape(6, *got.shape[2:]), np.stack(wanted))
+    assert jax.vmap(one)(x[0, :0], tokens[0, :0]).shape == (0,)
+
+
 # --- tokens far below the others -------------------------------------------------------------------------------------
 
 _GAPS = [1e3, 1e5, 1e6, 1e8]
