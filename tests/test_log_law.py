@@ -219,6 +219,23 @@ def test_a_row_alone_and_a_permuted_vocabulary_and_a_shift_change_nothing() -> N
     torch.testing.assert_close(base, moved, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("semantics", ["trtllm-legacy", "fastdeploy-base", "fastdeploy-air"])
+@pytest.mark.parametrize("top_p", [1e-10, 1e-12, 0.1])
+def test_the_only_token_of_a_truncated_top_p_has_all_of_the_law(top_p: float, semantics: str) -> None:
+    params = SamplingParams(top_p=top_p, semantics=semantics)
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.0, 2.0]], dtype=dtype).requires_grad_()
+        values = log_law(x, params, [0, 1])
+        assert values.tolist() == [0.0, 0.0]
+        values.sum().backward()
+        assert x.grad is not None
+        assert (x.grad == 0).all()
+        assert log_law(x, params, [1, 2]).tolist() == [-np.inf, -np.inf]
+    with jax.enable_x64(True):
+        in_jax = jnp.array([[2.0, 1.0, 0.0]], jnp.float64)
+        assert jax_log_law(in_jax, params, [0]).tolist() == [0.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_values_and_slopes_have_their_dtypes(dtype: torch.dtype) -> None:
     logits = torch.from_numpy(logits_of(2)).to(dtype).requires_grad_()

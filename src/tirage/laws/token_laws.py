@@ -179,7 +179,8 @@ class Branch:
                 return
             if step.op == DYNAMIC_TEMPERATURE_LISTED:
                 listed.append(row.listed)
-            if _truncates(step) and row.trimmed is not None:
+            # A token alone has all of the law, however little weight the share leaves it: of one that rounds to 0, 1.
+            if _truncates(step) and row.trimmed is not None and row.ids.size > 1:
                 entered = ids[-1] if ids else np.flatnonzero(row.key > NEG_INF_KEY)
                 found.append(_truncation(step, row, row.base if step.d else entered))
             ids.append(row.ids)
