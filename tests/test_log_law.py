@@ -293,6 +293,23 @@ def test_a_draw_without_a_record_is_named() -> None:
         log_law(torch.zeros(5), SamplingParams(), drawn.token_ids, kept=drawn)
 
 
+@pytest.mark.parametrize("given", [{}, {"top_p": 0.9, "temperature": 0.7}, {"repetition_penalty": 1.2}])
+@pytest.mark.parametrize("tokens", [[], (), np.zeros(0, np.int64), np.zeros(0)])
+def test_no_rows_have_no_values_and_no_slopes(given: dict[str, Any], tokens: Any) -> None:
+    params = SamplingParams(seed=1, return_kept=True, **given)
+    for kept in (None, tirage.sample(np.zeros((0, 5), np.float32), params, history=[]), ([], [0])):
+        x = torch.zeros(0, 5, requires_grad=True)
+        values = log_law(x, params, tokens, kept=kept, history=[])
+        assert values.shape == (0,)
+        values.sum().backward()
+        assert x.grad is not None
+        assert x.grad.shape == (0, 5)
+        run = lambda y, k=kept: jax_log_law(y, params, tokens, kept=k, history=[]).sum()  # noqa: E731
+        for transformed in (jax.value_and_grad(run), jax.jit(jax.value_and_grad(run))):
+            value, slopes = transformed(jnp.zeros((0, 5)))
+            assert (value, slopes.shape) == (0.0, (0, 5))
+
+
 # --- compilations under JAX ------------------------------------------------------------------------------------------
 
 
