@@ -7,6 +7,7 @@ import itertools
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -267,6 +268,20 @@ def test_the_reason_names_the_interval_that_was_hit() -> None:
 def test_a_single_survivor_is_named_with_the_stage_that_left_it() -> None:
     explained = tirage.explain(HALVES, tirage.SamplingParams(top_k=1, seed=1))
     assert explained.reason == "Token 0 was the only token left after top_k."
+
+
+@pytest.mark.parametrize(
+    ("logits", "given", "expected"),
+    [
+        ([60, 0, 0], {}, "of the 3 tokens left after all stages; those of the others round to 0."),
+        ([3.4e38, -3.4e38, -3.4e38], {}, "of the 3 tokens left after all stages; those of the others round to 0."),
+        ([60, 0, 0], {"top_k": 2}, "of the 2 tokens left after top_k; that of the other rounds to 0."),
+        ([60, 0, -np.inf], {}, "of the 2 tokens left after input; that of the other rounds to 0."),
+    ],
+)
+def test_tokens_without_weight_are_left_all_the_same(logits: Any, given: Any, expected: str) -> None:
+    explained = tirage.explain(np.array(logits, np.float32), tirage.SamplingParams(seed=7, **given))
+    assert explained.reason == f"Token 0 was the only one with a weight {expected}"
 
 
 @pytest.mark.parametrize(("probability", "note"), [(1.0, "said yes"), (1e-9, "said no")])

@@ -219,6 +219,23 @@ def test_a_row_alone_and_a_permuted_vocabulary_and_a_shift_change_nothing() -> N
     torch.testing.assert_close(base, moved, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("semantics", ["trtllm-legacy", "fastdeploy-base", "fastdeploy-air"])
+@pytest.mark.parametrize("top_p", [1e-10, 1e-12, 0.1])
+def test_the_only_token_of_a_truncated_top_p_has_all_of_the_law(top_p: float, semantics: str) -> None:
+    params = SamplingParams(top_p=top_p, semantics=semantics)
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.0, 2.0]], dtype=dtype).requires_grad_()
+        values = log_law(x, params, [0, 1])
+        assert values.tolist() == [0.0, 0.0]
+        values.sum().backward()
+        assert x.grad is not None
+        assert (x.grad == 0).all()
+        assert log_law(x, params, [1, 2]).tolist() == [-np.inf, -np.inf]
+    with jax.enable_x64(True):
+        in_jax = jnp.array([[2.0, 1.0, 0.0]], jnp.float64)
+        assert jax_log_law(in_jax, params, [0]).tolist() == [0.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_values_and_slopes_have_their_dtypes(dtype: torch.dtype) -> None:
     logits = torch.from_numpy(logits_of(2)).to(dtype).requires_grad_()
@@ -276,6 +293,145 @@ def test_a_draw_without_a_record_is_named() -> None:
         log_law(torch.zeros(5), SamplingParams(), drawn.token_ids, kept=drawn)
 
 
+@pytest.mark.parametrize("given", [{}, {"top_p": 0.9, "temperature": 0.7}, {"repetition_penalty": 1.2}])
+@pytest.mark.parametrize("tokens", [[], (), np.zeros(0, np.int64), np.zeros(0)])
+def test_no_rows_have_no_values_and_no_slopes(given: dict[str, Any], tokens: Any) -> None:
+    params = SamplingParams(seed=1, return_kept=True, **given)
+    for kept in (None, tirage.sample(np.zeros((0, 5), np.float32), params, history=[]), ([], [0])):
+        x = torch.zeros(0, 5, requires_grad=True)
+        values = log_law(x, params, tokens, kept=kept, history=[])
+        assert values.shape == (0,)
+        values.sum().backward()
+        assert x.grad is not None
+        assert x.grad.shape == (0, 5)
+        run = lambda y, k=kept: jax_log_law(y, params, tokens, kept=k, history=[]).sum()  # noqa: E731
+        for transformed in (jax.value_and_grad(run), jax.jit(jax.value_and_grad(run))):
+            value, slopes = transformed(jnp.zeros((0, 5)))
+            assert (value, slopes.shape) == (0.0, (0, 5))
+
+
+# --- compilations under JAX ------------------------------------------------------------------------------------------
+
+
+def compilations(caplog: pytest.LogCaptureFixture) -> int:
+    """How many programs XLA has made, by JAX's log of them."""
+    return sum(record.message.startswith("Finished XLA compilation") for record in caplog.records)
+
+
+@pytest.mark.slow
+def test_in_jax_the_law_of_an_equal_request_compiles_nothing_again(caplog: pytest.LogCaptureFixture) -> None:
+    x, tokens = jnp.asarray(logits_of(3)), jnp.array([1, 2, 3])
+
+    def law_of(y: Any, seed: int = 1) -> Any:
+        params = [SamplingParams(top_p=0.9, seed=seed + row, repetition_penalty=1.2) for row in range(len(y))]
+        return jax_log_law(y, params, tokens[: len(y)], history=histories(len(y)))
+
+    each = lambda y: law_of(y[None])  # noqa: E731
+    ways = [
+        law_of,
+        jax.grad(lambda y: law_of(y).sum()),
+        jax.vmap(each),
+        jax.grad(lambda y: jax.vmap(each)(y).sum()),
+        jax.vmap(jax.grad(lambda y: each(y).sum())),
+    ]
+    with jax.log_compiles():
+        before = [way(x) for way in ways]
+        made = compilations(caplog)
+        assert made > 0
+        for way, first in zip(ways, before, strict=True):
+            np.testing.assert_array_equal(way(x), first)
+        # Where nothing is traced, and under `grad`, other parameters compile nothing either.
+        law_of(x, seed=5)
+        jax.grad(lambda y: law_of(y, seed=9).sum())(x)
+    assert compilations(caplog) == made
+
+
+@pytest.mark.slow
+def test_vmap_of_the_law_has_its_values_and_slopes_for_any_number_of_axes() -> None:
+    x, params = jnp.asarray(logits_of(6)).reshape(2, 3, 1, V), SamplingParams(temperature=0.7, top_p=0.8)
+    tokens = jnp.argmax(x, axis=-1)
+    one = lambda y, token: jax_log_law(y, params, token).sum()  # noqa: E731
+    found = jax.vmap(jax.vmap(jax.value_and_grad(one)))(x, tokens)
+    expected = [jax.value_and_grad(one)(x[i, j], tokens[i, j]) for i in range(2) for j in range(3)]
+    for got, *wanted in zip(found, *expected, strict=True):
+        np.testing.assert_array_equal(got.reshape(6, *got.shape[2:]), np.stack(wanted))
+    assert jax.vmap(one)(x[0, :0], tokens[0, :0]).shape == (0,)
+
+
+# --- tokens far below the others -------------------------------------------------------------------------------------
+
+_GAPS = [1e3, 1e5, 1e6, 1e8]
+
+
+def far_rows(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[n, 1000] logits whose token 4 is far below the first four, and whose last half is at the bottom."""
+    lowest = float(torch.finfo(torch.bfloat16 if dtype == torch.bfloat16 else torch.float32).min)
+    rows = torch.linspace(-3, 1, 1000).repeat(len(_GAPS) + 1, 1)
+    rows[:, :4] = torch.tensor([30.0, 30.5, 31.0, 29.0])
+    rows[:, 4] = torch.tensor([*(30.0 - gap for gap in _GAPS), lowest])
+    rows[:, 500:] = lowest
+    return rows.to(dtype)
+
+
+def softmax_slopes(x: torch.Tensor, temperature: float, kept: int) -> torch.Tensor:
+    """The slopes in float64 of the logprob of token 4 among the first `kept`."""
+    z = x.double().requires_grad_()
+    torch.log_softmax(z[:, :kept] / temperature, 1)[:, 4].sum().backward()
+    assert z.grad is not None
+    return z.grad
+
+
+def torch_slopes(x: torch.Tensor, params: SamplingParams, kept: Any = None) -> torch.Tensor:
+    logits = x.clone().requires_grad_()
+    log_law(logits, params, [4] * len(x), kept=kept).sum().backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+def first_ids(count: int, rows: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """A record of `rows` rows that kept their `count` first ids."""
+    return np.tile(np.arange(count, dtype=np.int32), rows), np.arange(rows + 1) * count
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_token_far_below_the_others_has_the_slopes_of_the_softmax(dtype: torch.dtype, temperature: float) -> None:
+    x = far_rows(dtype)
+    found = torch_slopes(x, SamplingParams(temperature=temperature))
+    expected = softmax_slopes(x.float(), temperature, 1000).to(dtype)
+    rough = dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=2.0**-8 if rough else 0)
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.9, "temperature": 0.8}])
+def test_a_recorded_token_far_below_the_others_has_them_too(
+    filters: dict[str, Any], all_wide: Callable[[], None]
+) -> None:
+    params, kept = SamplingParams(**filters), first_ids(5, len(_GAPS) + 1)
+    dtypes = (torch.bfloat16, torch.float32, torch.float64)
+    narrows = [torch_slopes(far_rows(dtype), params, kept) for dtype in dtypes]
+    all_wide()
+    for dtype, narrow in zip(dtypes, narrows, strict=True):
+        x = far_rows(dtype)
+        expected = softmax_slopes(x.float(), params.temperature, 5).to(dtype)
+        for found in (narrow, torch_slopes(x, params, kept)):
+            torch.testing.assert_close(found, expected, atol=2e-6, rtol=2.0**-7 if dtype == torch.bfloat16 else 0)
+
+
+@pytest.mark.parametrize("kept", [None, first_ids(5, len(_GAPS) + 1)], ids=["dense", "recorded"])
+def test_jax_has_the_slopes_of_torch_for_tokens_far_below_the_others(kept: Any) -> None:
+    x, params = far_rows(), SamplingParams(temperature=0.8)
+    in_jax = jax.grad(lambda y: jax_log_law(y, params, [4] * len(x), kept=kept).sum())(jnp.asarray(x.numpy()))
+    np.testing.assert_allclose(torch_slopes(x, params, kept).numpy(), np.asarray(in_jax), atol=1e-6)
+
+
+def test_large_logits_that_differ_little_have_the_slopes_of_their_differences() -> None:
+    x = torch.tensor([[1e6, 1e6 + 0.5, 1e6 + 1.0, 1e6, 1e6 - 1.0]])
+    for dtype in (torch.float32, torch.float64):
+        found = torch_slopes(x.to(dtype), SamplingParams(temperature=0.7))
+        torch.testing.assert_close(found.double(), softmax_slopes(x, 0.7, 5), atol=1e-6, rtol=0)
+
+
 # --- rows that keep many ids, whose slopes are made in the backward pass ---------------------------------------------
 
 
@@ -313,6 +469,15 @@ def test_wide_rows_have_the_values_and_slopes_of_narrow_ones(recorded: bool, all
     np.testing.assert_array_equal(wide[0], drawn.sampled_logprobs)
     np.testing.assert_array_equal(narrow[0], wide[0])
     np.testing.assert_allclose(wide[1], narrow[1], atol=1e-6)
+
+
+def test_a_wide_row_has_no_slope_for_a_kept_token_without_weight_as_a_narrow_one(all_wide: Callable[[], None]) -> None:
+    x, params = torch.tensor([[3.0, 2.0, 1.0, 0.0, -100.0, -200.0]]), SamplingParams(top_k=5)
+    assert log_law(x, params, [4]) == log_law(x.double(), params, [4]) == -torch.inf
+    assert jax_log_law(jnp.asarray(x.numpy()), params, [4]) == -jnp.inf
+    all_wide()
+    assert log_law(x, params, [4]) == -torch.inf
+    assert (torch_slopes(x, params) == 0).all()
 
 
 @pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])

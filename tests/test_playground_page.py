@@ -122,7 +122,7 @@ def test_sliders_redraw_the_distribution_without_drawing_a_text(page: Any, serve
     page.locator("#range-top_p").fill("0.3")
     page.locator("#stages", has_text="top_p 0.3").wait_for()
     page.locator("#range-temperature").fill("0")
-    page.locator("#headline", has_text="the only token left").wait_for()
+    page.locator("#headline", has_text="the only one that can be drawn").wait_for()
     assert server.metric("tirage_completion_tokens_total") == before
     assert text_of(page) == text
 

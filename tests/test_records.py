@@ -85,6 +85,43 @@ def sets_of(drawn: Draw) -> list[NDArray[np.int64]]:
     return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
 
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy, jnp.asarray])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"return_kept": True},
+        {"logprobs": 3},
+        {"logprob_token_ids": (1, 2)},
+        {"logprobs": 99, "adaptive_target": 0.3},
+    ],
+)
+def test_no_rows_have_the_fields_that_their_parameters_ask_for(library: Any, asked: dict[str, Any]) -> None:
+    params = SamplingParams(seed=1, **asked)
+
+    def fields_of(rows: int) -> dict[str, Any]:
+        drawn = tirage.sample(library(np.zeros((rows, 5), np.float32)), params)
+        return {name: getattr(drawn, name) for name in Draw.__slots__}
+
+    one, none = fields_of(1), fields_of(0)
+    for name, value in one.items():
+        if hasattr(value, "shape"):
+            assert none[name].dtype == value.dtype, name
+            # Where the ids of the last row end, there being none.
+            rows = 0 if name != "kept_offsets" else 1
+            assert none[name].shape == (rows, *value.shape[1:]), name
+        else:
+            assert none[name] == (() if name == "given_logprobs" and value is not None else None), name
+
+
+def test_no_rows_have_their_logprobs_inside_jit() -> None:
+    params = SamplingParams(seed=1, logprobs=3, logprob_token_ids=(1, 2))
+    one, none = (jax.jit(lambda x: tirage.sample(x, params))(jnp.zeros((rows, 5))) for rows in (1, 0))
+    for name in ("logprobs", "ranks", "top_token_ids", "top_logprobs", "given_logprobs"):
+        given, empty = getattr(one, name), getattr(none, name)
+        assert (empty.shape, empty.dtype) == ((0, *given.shape[1:]), given.dtype), name
+
+
 def test_the_kept_ids_are_those_that_the_law_gives_a_probability() -> None:
     params, x = cases(), logits_of(len(cases()))
     drawn = tirage.sample(x, params, history=histories(len(x)), state=STATE)

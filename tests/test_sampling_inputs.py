@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from every_stage import bitmask, full_params, hashed_logits
 from numpy.typing import NDArray
 
@@ -154,6 +156,18 @@ def test_mask_bits_past_the_vocabulary_are_ignored() -> None:
     x = hashed_logits("mask", size=V)
     np.testing.assert_array_equal(tirage.law(x, SEEDED, mask=exact), tirage.law(x, SEEDED, mask=spilled))
     assert np.flatnonzero(tirage.law(x, SEEDED, mask=spilled)).tolist() == [1, 5, 33]
+
+
+@pytest.mark.parametrize("kind", [">i4", "<i4", ">u4"])
+def test_a_mask_may_have_its_bytes_in_either_order(kind: str) -> None:
+    x, params = np.stack([hashed_logits("mask", size=V)] * 2), SamplingParams(seed=3)
+    mask = bitmask([2, 31, 32], [5, 33], size=V)
+    ordered = (mask.view(np.uint32) if "u" in kind else mask).astype(kind)
+    expected = tirage.sample(x, params, mask=mask)
+    np.testing.assert_array_equal(tirage.law(x, params, mask=mask), tirage.law(x, params, mask=ordered))
+    for logits in (x, torch.from_numpy(x), jnp.asarray(x)):
+        drawn = tirage.sample(logits, params, mask=ordered)
+        assert np.asarray(drawn.token_ids).tolist() == expected.token_ids.tolist()
 
 
 def test_a_mask_may_be_unsigned_strided_or_one_row_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from tirage.backends.numpy.dispatch import draw_rows
 from tirage.laws.token_laws import LawRequest, TokenLaw, law_batch
 from tirage.params import SamplingParams
 from tirage.sampling import Counter, Pair, States, row_states
-from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 
 def log_law(
@@ -41,20 +42,21 @@ def log_law(
 
     float32, and float64 for float64 logits under x64. In float32 the value is `Draw.sampled_logprobs` bit for bit where
     the logits are those of the draw, so that the ratio of two policies that agree is exactly 1. -inf for a token
-    outside the law, without slope; NaN for a row that draws nothing. Inside `jit`, `grad` and `vmap` the law is found
-    on the host, through a callback; there, what does not fit in `token_ids` or `kept` ends the program with the error.
-    Raises ParamsError for custom processors, which have no known slope, and for arguments that do not fit. SPEC.md
-    S-R5, S-R6.
+    outside the law, without slope; NaN for a row that draws nothing. The law is found on the host, inside `jit` and
+    `vmap` through a callback, which is compiled once for calls that differ in arrays alone; there, what does not fit in
+    `token_ids` or `kept` ends the program with the error. Raises ParamsError for custom processors, which have no known
+    slope, and for arguments that do not fit. SPEC.md S-R5, S-R6.
     """
     matrix = backend.as_logits(logits)
-    batch = law_batch(row_states(tuple(matrix.shape), params, history, step, 0, state), matrix.shape[1])
-    rows = logits if logits.ndim == 2 else logits[None]
+    states = row_states(tuple(matrix.shape), params, history, step, 0, state)
+    batch = law_batch(states, matrix.shape[1])
+    x = logits if logits.ndim == 2 else logits[None]
     words = backend.as_mask(mask, tuple(matrix.shape))
     given = (jnp.asarray(token_ids), words, _pair(kept))
     if not is_traced(*jax.tree.leaves(given)):
         # What does not fit is named here rather than from inside a callback.
         LawRequest.of(batch, None if words is None else np.asarray(words), *map(_host, (token_ids, given[2])))
-    return _log_law(batch, rows if rows.dtype == jnp.float64 else rows.astype(jnp.float32), given)
+    return _log_law(_LawRows.of(batch), x if x.dtype == jnp.float64 else x.astype(jnp.float32), given)
 
 
 def _pair(kept: Any) -> Any:
@@ -66,20 +68,55 @@ def _host(values: Any) -> Any:
     return jax.tree.map(np.asarray, values)
 
 
+@dataclass(frozen=True, slots=True)
+class _LawRows:
+    """The rows of a call; those of equal requests are equal, so that JAX finds the program that it made for them."""
+
+    asked: bytes
+    carried: tuple[float | None, ...]
+    vocab_size: int
+    states: Sequence[SamplingRow] = field(compare=False)
+
+    @classmethod
+    def of(cls, batch: SamplingBatch) -> _LawRows:
+        return cls(batch.asked(), tuple(row.state for row in batch.states), batch.vocab_size, batch.states)
+
+
+@dataclass(frozen=True, slots=True)
+class _LawCall:
+    """`_laws` of these rows as a function of arrays: their values, or with `slopes` both."""
+
+    rows: _LawRows
+    slopes: bool
+
+    def __call__(self, logits: Any, given: Any) -> Any:
+        """The result for logits [..., B, V], each leading axis one that `vmap` added."""
+        x, rest = _host((logits, given))
+        values, slopes = np.empty(x.shape[:-1], x.dtype), np.empty_like(x)
+        for at in np.ndindex(x.shape[:-2]):
+            values[at], slopes[at] = _laws(self.rows, x[at], *jax.tree.map(lambda leaf, at=at: leaf[at], rest))
+        return (values, slopes) if self.slopes else values
+
+    def run(self, logits: Array, given: Any) -> Any:
+        """The result as JAX arrays: through a callback in a trace, which JAX compiles, else without."""
+        if not is_traced(logits, *jax.tree.leaves(given)):
+            return jax.tree.map(jnp.asarray, self(logits, given))
+        values = jax.ShapeDtypeStruct(logits.shape[:1], logits.dtype)
+        shapes = (values, jax.ShapeDtypeStruct(logits.shape, logits.dtype)) if self.slopes else values
+        return jax.pure_callback(self, shapes, logits, given, vmap_method="broadcast_all")
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _log_law(batch: SamplingBatch, logits: Array, given: Any) -> Array:
-    shape = jax.ShapeDtypeStruct(logits.shape[:1], logits.dtype)
-    run = lambda x, given: _laws(batch, x, given)[0]  # noqa: E731
-    return jax.pure_callback(run, shape, logits, given, vmap_method="sequential")
+def _log_law(rows: _LawRows, logits: Array, given: Any) -> Array:
+    return _LawCall(rows, slopes=False).run(logits, given)
 
 
-def _forward(batch: SamplingBatch, logits: Array, given: Any) -> tuple[Array, tuple[Array, Any]]:
-    shapes = (jax.ShapeDtypeStruct(logits.shape[:1], logits.dtype), jax.ShapeDtypeStruct(logits.shape, logits.dtype))
-    value, slopes = jax.pure_callback(partial(_laws, batch), shapes, logits, given, vmap_method="sequential")
+def _forward(rows: _LawRows, logits: Array, given: Any) -> tuple[Array, tuple[Array, Any]]:
+    value, slopes = _LawCall(rows, slopes=True).run(logits, given)
     return value, (slopes, given)
 
 
-def _backward(batch: SamplingBatch, kept: tuple[Array, Any], scale: Array) -> tuple[Array, Any]:
+def _backward(rows: _LawRows, kept: tuple[Array, Any], scale: Array) -> tuple[Array, Any]:
     slopes, given = kept
     # Where nothing is asked of a row, a slope that is not defined says nothing.
     by_logits = jnp.where(scale[:, None] == 0, 0, slopes * scale[:, None])
@@ -89,12 +126,13 @@ def _backward(batch: SamplingBatch, kept: tuple[Array, Any], scale: Array) -> tu
 _log_law.defvjp(_forward, _backward)
 
 
-def _laws(batch: SamplingBatch, logits: Any, given: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Values [B] and slopes [B, V] of all rows, in NumPy and in the dtype of the logits."""
-    doubles = np.asarray(logits)
-    tokens, words, kept = _host(given)
+def _laws(
+    rows: _LawRows, doubles: NDArray[Any], tokens: NDArray[Any], words: Any, kept: Any
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Values [B] and slopes [B, V] of all rows, in the dtype of the logits [B, V], which is float32 or float64."""
     matrix = np.ascontiguousarray(doubles, np.float32)
-    request = LawRequest.of(batch, words, tokens, kept)
+    # A batch of its own, as calls of one program may run beside each other.
+    request = LawRequest.of(law_batch(rows.states, rows.vocab_size), words, tokens, kept)
     own = _own_ids(request, matrix) if kept is None else {}
     values, slopes = np.full(len(matrix), np.nan, doubles.dtype), np.zeros_like(doubles)
     for r in range(len(matrix)):

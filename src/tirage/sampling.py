@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from tirage.backends import Backend, find, known, tell, type_name
 from tirage.backends.numpy import dispatch, distribution
 from tirage.backends.numpy.arrays import as_mask
+from tirage.compiled_params import compiled
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import History
@@ -69,13 +71,14 @@ def sample(
     """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
 
     `logits` [V] or [B, V], float16, bfloat16, float32 or float64 (rounded to float32), 1 <= V <= 2^20, B may be 0;
-    never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
-    read by penalties, bad words and n-gram rules, which are refused without it; ((), ()) is a row without tokens.
-    `step`: the position that keys the uniform and that min_tokens counts, by default the row's number of output ids, so
-    0 without a history: a loop must pass one of them. Rows of one seed draw alike; `tirage.seeds` gives others. `mask`:
-    int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed. `sample_index` separates the streams of
-    several samples of one request; a list of it, one per row, is what parameters with n > 1 need here. `state`: what
-    rows with Mirostat carry, a number or one per row, `Draw.states` of the draw before; None before the first token.
+    never modified. `params`: one for all rows, or one per row; one decides which fields are filled where B is 0.
+    `history`: one (prompt_ids, output_ids) pair per row, read by penalties, bad words and n-gram rules, which are
+    refused without it; ((), ()) is a row without tokens. `step`: the position that keys the uniform and that min_tokens
+    counts, by default the row's number of output ids, so 0 without a history: a loop must pass one of them. Rows of one
+    seed draw alike; `tirage.seeds` gives others. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit first,
+    1 = allowed. `sample_index` separates the streams of several samples of one request; a list of it, one per row, is
+    what parameters with n > 1 need here. `state`: what rows with Mirostat carry, a number or one per row, `Draw.states`
+    of the draw before; None before the first token.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
@@ -95,7 +98,8 @@ def sample(
     except Exception as error:
         tell(matrix, error)
         raise
-    return draw_batch(backend, matrix, batch, words)
+    drawn = draw_batch(backend, matrix, batch, words)
+    return _of_no_rows(drawn, backend, matrix, params) if not states and isinstance(params, SamplingParams) else drawn
 
 
 def law(
@@ -163,13 +167,36 @@ def draw_batch(backend: Backend, matrix: Any, batch: SamplingBatch, mask: Any) -
     )
 
 
-def _check_concrete(matrix: Any, batch: SamplingBatch) -> None:
-    """Raises ParamsError for rows that carry a state inside a trace, where nobody knows the token that moves it."""
+def _of_no_rows(drawn: Draw, backend: Backend, matrix: Any, params: SamplingParams) -> Draw:
+    """`drawn`, which has no rows, with every field that a row of `params` would have filled, without entries."""
+    ids, floats, found = drawn.token_ids, drawn.sampled_logprobs, {}
+    if params.lists_logprobs:
+        top = (0, min(params.logprobs or 0, matrix.shape[1]))
+        found = {
+            "logprobs": floats,
+            "ranks": ids,
+            "top_token_ids": ids.reshape(top),
+            "top_logprobs": floats.reshape(top),
+            "given_logprobs": floats.reshape((0, len(params.logprob_token_ids))) if _is_traced(matrix) else (),
+        }
+    if params.return_kept:
+        found |= _recorded(backend, matrix, TokenRecords.of(np.zeros(0, np.int64)))
+    carries = compiled(params.unwrapped).carrier is not None
+    return replace(drawn, **found, states=np.zeros(0) if carries else None)
+
+
+def _is_traced(matrix: Any) -> bool:
+    """Whether logits are JAX's inside a trace."""
     if type(matrix).__module__.partition(".")[0] not in {"jax", "jaxlib"}:
-        return
+        return False
     from tirage.backends.jax.arrays import is_traced
 
-    if is_traced(matrix):
+    return is_traced(matrix)
+
+
+def _check_concrete(matrix: Any, batch: SamplingBatch) -> None:
+    """Raises ParamsError for rows that carry a state inside a trace, where nobody knows the token that moves it."""
+    if _is_traced(matrix):
         name = batch.states[batch.carried[0]].carrier_name
         raise ParamsError(
             f"{name} must be off inside jax.jit, got it on: its state follows each token; draw outside jit"

@@ -93,7 +93,7 @@ class _RowLaws:
         drawn = [r for r in plain if request.kept is None]
         own = self._draw(np.array(drawn, np.int64), size) if drawn else {}
         for r in dense if self.wide else ():
-            x = self._given[r] * self.inverse_t[r]
+            x = (self._given[r] - self._given[r].amax()) * self.inverse_t[r]
             found = x[self._request.tokens[r]] - torch.logsumexp(x, 0)
             self.values[r] = torch.where(torch.isnan(self.values[r]), torch.nan, found)
         wide = {} if self.wide else {r: ids for r, ids in self._plain_ids(own).items() if ids.size >= _WIDE}
@@ -120,6 +120,9 @@ class _RowLaws:
         }
         if self._request.kept is None:
             self._held = {r: ids for r, ids in held.items() if not bool(torch.isnan(self.values[r]))}
+            for r in self._held:
+                if not _holds(wide[r], int(self._request.tokens[r])):
+                    self.values[r] = -torch.inf
             return
         if self._kernels is not None:
             self._hold_by_kernels(self._kernels, held)
@@ -191,10 +194,10 @@ class _RowLaws:
 
     def _list_held(self, r: int, law: PlainLaw, kept: Ids) -> None:
         """Lists a row of plain kept ids [n]: only their logits are looked at, where they are."""
-        at = int(np.searchsorted(kept, self._request.tokens[r]))
-        if at == kept.size or kept[at] != self._request.tokens[r]:
+        if not _holds(kept, int(self._request.tokens[r])):
             self.values[r] = -torch.inf
             return
+        at = int(np.searchsorted(kept, self._request.tokens[r]))
         ids = torch.from_numpy(kept.astype(np.int64)).to(self._matrix.device)
         held = self._matrix[r, ids].cpu().numpy()
         doubles = self._given[r, ids].cpu().numpy() if self.wide else held.astype(np.float64)
@@ -229,36 +232,53 @@ class _RowLaws:
             self._write_held(r, ids, out[r], float(scale[r]))
 
     def _write_held(self, r: int, ids: Tensor, out: Tensor, scale: float) -> None:
-        t, token, value = self.inverse_t[r], int(self._request.tokens[r]), self.values[r]
-        if not bool(torch.isfinite(value)) or scale == 0.0:
-            out.zero_()
-            return
         law = self._request.plain[r]
-        if self._kernels is not None and law is not None and out.dtype == torch.float32:
-            row, to = self._matrix[r].numpy(), out.numpy()
-            self._kernels.write_slopes(law, row, ids.numpy(), to, token=token, value=float(value), scale=scale)
-            return
-        out.zero_()
-        x = self._given[r].index_select(0, ids).to(self.dtype)
-        log_z = float(self._given[r, token]) * t - float(value)
-        out.index_add_(0, ids, x.mul_(t).sub_(log_z).exp_().mul_(-scale * t).to(out.dtype))
-        out[token] += scale * t
+        if self._has_no_slope(r, scale):
+            out.zero_()
+        elif self._kernels is not None and law is not None and out.dtype == torch.float32:
+            row, token = self._matrix[r].numpy(), int(self._request.tokens[r])
+            self._kernels.write_slopes(law, row, ids.numpy(), out.numpy(), token=token, scale=scale)
+        else:
+            x, t = self._exact_row(r).index_select(0, ids), self.inverse_t[r]
+            slopes = torch.zeros_like(out, dtype=self.dtype)
+            slopes.index_copy_(0, ids.long(), _shares(x, t).mul_(-scale * t))
+            self._write_row(r, slopes, out, scale)
 
     def _write_dense(self, r: int, out: Tensor, scale: float) -> None:
-        t, token = self.inverse_t[r], int(self._request.tokens[r])
-        x, value = self._given[r], self.values[r]
-        if not bool(torch.isfinite(value)) or scale == 0.0:
+        if self._has_no_slope(r, scale):
             out.zero_()
             return
-        # ln Z without another pass: the value is x / T - ln Z.
-        log_z = float(x[token]) * t - float(value)
-        if out.dtype != x.dtype:
-            out.copy_((x * t - log_z).exp_().mul_(-scale * t))
-        elif t == 1.0:
-            torch.sub(x, log_z, out=out).exp_().mul_(-scale)
-        else:
-            torch.mul(x, t, out=out).sub_(log_z).exp_().mul_(-scale * t)
-        out[token] += scale * t
+        t = self.inverse_t[r]
+        slopes = _shares(self._exact_row(r), t, out=out if out.dtype == self.dtype else None)
+        self._write_row(r, slopes.mul_(-scale * t), out, scale)
+
+    def _has_no_slope(self, r: int, scale: float) -> bool:
+        return scale == 0.0 or not bool(torch.isfinite(self.values[r]))
+
+    def _exact_row(self, r: int) -> Tensor:
+        """The logits of a row in the dtype of its value."""
+        return self._given[r] if self.wide else self._matrix[r]
+
+    def _write_row(self, r: int, slopes: Tensor, out: Tensor, scale: float) -> None:
+        """Adds to `slopes` [V] what the token has of its own, and writes them to `out` [V], which they may be."""
+        slopes[int(self._request.tokens[r])] += scale * self.inverse_t[r]
+        if slopes is not out:
+            out.copy_(slopes)
+
+
+def _holds(ids: Any, token: int) -> bool:
+    """Whether a token is among `ids` [n], which ascend."""
+    at = int(np.searchsorted(ids, token))
+    return at < ids.size and ids[at] == token
+
+
+def _shares(x: Tensor, t: float, out: Tensor | None = None) -> Tensor:
+    """softmax(x t) of logits [n], in `out` if it is given.
+
+    By their own sum: ln Z as the logit of a token minus its rounded logprob has no bits left where both are large.
+    """
+    # The difference first: the product of large logits with 1 / T has lost what tells them apart.
+    return torch.softmax(x if t == 1.0 else (x - x.amax()).mul_(t), 0, out=out)
 
 
 class _LogLaw(torch.autograd.Function):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,8 @@ from tirage.laws.token_laws import LEAST_MASS, PlainLaw
 Floats = NDArray[np.float32]
 Held = NDArray[np.int32]
 
+_ONE = 2.0**40
+"""The weight of the largest of them."""
 _MANY = 3
 """From a third of the vocabulary on, a pass over all logits is faster than one over those of the ids."""
 
@@ -60,19 +61,17 @@ class HeldRows:
             total = kernels.mass_of(held, m, law.c)
         return total, m, finite
 
-    def write_slopes(
-        self, law: PlainLaw, x: Floats, ids: Held, out: Floats, *, token: int, value: float, scale: float
-    ) -> None:
-        """Writes the slopes of the `value` of `token`, times `scale`, to `out` float32 [V]: 0 for other ids."""
+    def write_slopes(self, law: PlainLaw, x: Floats, ids: Held, out: Floats, *, token: int, scale: float) -> None:
+        """Writes the slopes of the law of `token`, times `scale`, to `out` float32 [V]: 0 for other ids."""
         t = float(law.inverse_t)
-        # ln Z without another pass, as a logit: the value is x / T - ln Z. A float32 near it is m.
-        z = float(x[token]) - value / t
-        m = np.float32(z)
-        factor = -scale * t * math.exp((float(m) - z) * t)
+        # The mass is counted anew: one from the logit of the token and its rounded value has no bits left where both
+        # are large.
         if self._many(x, ids):
-            kernels.write_marked(x, ids, self.marks, m, law.c, factor, out)
+            total, m, _ = kernels.marked_mass(x, ids, self.marks, law.c, from_largest=False, least=0)
+            kernels.write_marked(x, ids, self.marks, m, law.c, -scale * t * _ONE / total, out)
         else:
             out.fill(0)
-            held, _, _ = kernels.gather(x, ids, self.room)
-            kernels.write_shares(held, ids, m, law.c, factor, out)
+            held, m, _ = kernels.gather(x, ids, self.room)
+            total = kernels.mass_of(held, m, law.c)
+            kernels.write_shares(held, ids, m, law.c, -scale * t * _ONE / total, out)
         out[token] += scale * t

@@ -179,7 +179,8 @@ class Branch:
                 return
             if step.op == DYNAMIC_TEMPERATURE_LISTED:
                 listed.append(row.listed)
-            if _truncates(step) and row.trimmed is not None:
+            # A token alone has all of the law, however little weight the share leaves it: of one that rounds to 0, 1.
+            if _truncates(step) and row.trimmed is not None and row.ids.size > 1:
                 entered = ids[-1] if ids else np.flatnonzero(row.key > NEG_INF_KEY)
                 found.append(_truncation(step, row, row.base if step.d else entered))
             ids.append(row.ids)
@@ -468,7 +469,7 @@ def replace_row(rows: SamplingMetadata, r: int) -> SamplingMetadata:
 
 def checked_tokens(tokens: Any, count: int, vocab_size: int) -> Ids:
     """The token ids as int64 [B]; ParamsError unless they are `count` integers in [0, V)."""
-    ids = np.atleast_1d(np.asarray(tokens))
+    ids = np.atleast_1d(_integers(tokens))
     if ids.shape != (count,) or ids.dtype.kind not in "iu":
         got = f"{ids.dtype} of shape {list(ids.shape)}"
         raise ParamsError(f"token_ids must be {count} integers, one for each row of logits, got {got}")
@@ -479,6 +480,12 @@ def checked_tokens(tokens: Any, count: int, vocab_size: int) -> Ids:
     return ids.astype(np.int64)
 
 
+def _integers(values: Any) -> NDArray[Any]:
+    """The values as an array; none, whose type nobody said, as integers."""
+    array = np.asarray(values)
+    return array if array.size else array.astype(np.int64)
+
+
 def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
     """The recorded ids of each row, integers [n] each; ParamsError unless they fit the rows and hold their tokens."""
     pair = (kept.kept_ids, kept.kept_offsets) if isinstance(kept, Draw) else kept
@@ -487,7 +494,7 @@ def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
             "kept must be a Draw of rows with return_kept, or its (kept_ids, kept_offsets), "
             f"got {type(kept).__name__} without a record"
         )
-    ids, offsets = (np.asarray(part) for part in pair)
+    ids, offsets = map(_integers, pair)
     if ids.ndim != 1 or offsets.shape != (tokens.size + 1,) or {ids.dtype.kind, offsets.dtype.kind} - set("iu"):
         raise ParamsError(
             f"kept must have integers kept_ids [N] and kept_offsets [{tokens.size + 1}], got {list(ids.shape)} and "

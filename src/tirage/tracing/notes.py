@@ -129,7 +129,7 @@ def _why(ending: Ending, throw: UniformDraw) -> str:
     if throw.greedy:
         return _why_greedy(ending, name)
     if left == 1:
-        return f"{name} was the only token left after {_last_cut(ending.stages)}."
+        return _why_alone(ending, name)
     share = throw.hit.weight / throw.total
     if throw.keyed:
         return f"{name}, with {share:.2%} of the mass of {left:,} tokens, was the first in the watermark's keyed race."
@@ -138,6 +138,14 @@ def _why(ending: Ending, throw: UniformDraw) -> str:
         f"{name} owns [{throw.hit.start:,}, {throw.hit.end:,}) of {throw.total:,}, {share:.2%} of the mass of "
         f"{left:,} tokens, and R = {throw.target:,} fell there.{coin}"
     )
+
+
+def _why_alone(ending: Ending, name: str) -> str:
+    members, cut = ending.row.ids.size, _last_cut(ending.stages)
+    if members == 1:
+        return f"{name} was the only token left after {cut}."
+    others = "that of the other rounds" if members == 2 else "those of the others round"
+    return f"{name} was the only one with a weight of the {members:,} tokens left after {cut}; {others} to 0."
 
 
 def _why_greedy(ending: Ending, name: str) -> str:

@@ -12,6 +12,7 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 
 from tirage.backends import type_name
+from tirage.backends.numpy.arrays import as_mask as numpy_mask
 from tirage.errors import ParamsError
 from tirage.sampling_metadata import MAX_VOCAB
 
@@ -49,17 +50,15 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Array | NDArray[np.int32] | No
 
     Raises ParamsError for another type or shape.
     """
-    if mask is None:
-        return None
-    if not isinstance(mask, (Array, np.ndarray)) or mask.dtype.name not in {"int32", "uint32"}:
-        kind = mask.dtype if isinstance(mask, (Array, np.ndarray)) else type_name(mask)
+    if mask is None or isinstance(mask, np.ndarray):
+        return numpy_mask(mask, shape)
+    if not isinstance(mask, Array) or mask.dtype.name not in {"int32", "uint32"}:
+        kind = mask.dtype if isinstance(mask, Array) else type_name(mask)
         raise ParamsError(f"mask must be an int32 array of bits, got {kind}; pack 32 tokens to a word")
     wanted = (shape[0], -(-shape[1] // 32))
     words = mask[None] if mask.ndim == 1 and shape[0] == 1 else mask
     if words.shape != wanted:
         raise ParamsError(f"mask must have shape {list(wanted)} for logits {list(shape)}, got {list(mask.shape)}")
-    if isinstance(words, np.ndarray):
-        return np.ascontiguousarray(words).view(np.int32)
     return lax.bitcast_convert_type(words, jnp.int32)
 
 

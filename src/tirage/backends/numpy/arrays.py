@@ -38,17 +38,20 @@ def _sized(logits: NDArray) -> NDArray:
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
-    """`mask` as int32 [B, ceil(V / 32)], or [ceil(V / 32)] for one row; None stays None. ParamsError otherwise."""
+    """`mask` as int32 [B, ceil(V / 32)], or [ceil(V / 32)] for one row; None stays None. ParamsError otherwise.
+
+    Its bytes may be in either order.
+    """
     if mask is None:
         return None
-    if not isinstance(mask, np.ndarray) or mask.dtype not in {np.dtype(np.int32), np.dtype(np.uint32)}:
+    if not isinstance(mask, np.ndarray) or mask.dtype.name not in {"int32", "uint32"}:
         kind = mask.dtype if isinstance(mask, np.ndarray) else type_name(mask)
         raise ParamsError(f"mask must be an int32 array of bits, got {kind}; pack 32 tokens to a word")
     wanted = (shape[0], -(-shape[1] // 32))
     words = mask[None] if mask.ndim == 1 and shape[0] == 1 else mask
     if words.shape != wanted:
         raise ParamsError(f"mask must have shape {list(wanted)} for logits {list(shape)}, got {list(mask.shape)}")
-    return np.ascontiguousarray(words).view(np.int32)
+    return np.ascontiguousarray(words, words.dtype.newbyteorder("=")).view(np.int32)
 
 
 def to_numpy(array: Any) -> NDArray:

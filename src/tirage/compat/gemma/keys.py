@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
 
-_RULE = "an int64, a JAX key, a uint32 array of shape (2,), one of these per prompt, or None"
+RULE = "an int64, a JAX key, a uint32 array of shape (2,), one of these per prompt, or None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def sources_of(rng: Any, count: int) -> list[Source]:
     if is_seed(rng):
         return [Source(as_seed(rng), index) for index in range(count)]
     if not isinstance(rng, (Sequence, np.ndarray)) or isinstance(rng, (str, bytes)) or getattr(rng, "ndim", 1) == 0:
-        raise ParamsError(f"rng must be {_RULE}, got {type(rng).__name__} {rng!r:.60}")
+        raise ParamsError(f"rng must be {RULE}, got {type(rng).__name__} {rng!r:.60}")
     if len(rng) != count:
         raise ParamsError(f"rng must hold one seed per prompt, which is {count}, got {len(rng)}")
     return [Source(as_seed(key_data(each))) for each in rng]
@@ -88,11 +88,20 @@ def key_data(rng: Any) -> Any:
 
     if not isinstance(rng, jax.Array):
         return rng
-    if jax.numpy.issubdtype(rng.dtype, jax.dtypes.prng_key):
-        if jax.random.key_impl(rng) != jax.random.key_impl(jax.random.key(0, impl="threefry2x32")):
-            raise ParamsError(f"rng must be {_RULE}, got a key of {jax.random.key_impl(rng)}; use threefry2x32")
-        rng = jax.random.key_data(rng)
-    return np.asarray(rng)
+    # Inside a trace, too, where JAX would leave even the words of a known key to the program.
+    with jax.ensure_compile_time_eval():
+        return np.asarray(key_words(rng))
+
+
+def key_words(rng: Any) -> Any:
+    """JAX keys [*K] as their words, uint32 [*K, 2], anything else as it is; ParamsError for keys of another kind."""
+    import jax
+
+    if not isinstance(rng, jax.Array) or not jax.numpy.issubdtype(rng.dtype, jax.dtypes.prng_key):
+        return rng
+    if jax.random.key_impl(rng) != jax.random.key_impl(jax.random.key(0, impl="threefry2x32")):
+        raise ParamsError(f"rng must be {RULE}, got a key of {jax.random.key_impl(rng)}; use threefry2x32")
+    return jax.random.key_data(rng)
 
 
 def is_seed(rng: Any) -> bool:
@@ -106,11 +115,11 @@ def is_seed(rng: Any) -> bool:
 def as_seed(rng: Any) -> int:
     """The seed as an int64; raises ParamsError for anything else."""
     if not is_seed(rng):
-        raise ParamsError(f"rng must be {_RULE}, got {type(rng).__name__} {rng!r:.60}")
+        raise ParamsError(f"rng must be {RULE}, got {type(rng).__name__} {rng!r:.60}")
     if isinstance(rng, np.ndarray) and rng.ndim:
         words = int(rng[0]) << 32 | int(rng[1])
         return words - (1 << 64 if words >> 63 else 0)
     seed = int(rng)
     if not -(2**63) <= seed < 2**63:
-        raise ParamsError(f"rng must be {_RULE}, got {seed}")
+        raise ParamsError(f"rng must be {RULE}, got {seed}")
     return seed

@@ -39,7 +39,16 @@ class _Exact(SamplingMethod):
         raise TypeError(f"{type(self).__name__} has no params")
 
     def get_next_tokens(self, logits: Any, rng: Any) -> Any:
-        """The next token ids [*B] for logits [*B, V]; rows draw independently, -1 where a row has no legal token."""
+        """The next token ids [*B] for logits [*B, V]; rows draw independently, -1 where a row has no legal token.
+
+        The same inside `jax.jit`, `vmap` and `scan`, where `rng` may be a key that is not known yet. There None raises
+        a ParamsError, as a fresh seed would be frozen into the program; a method that is greedy needs none.
+        """
+        if sys.modules.get("jax") is not None:
+            from tirage.compat.gemma import traced
+
+            if traced.needs_trace(logits, rng):
+                return traced.next_tokens(self.params, logits, rng)
         x = float32(logits)
         rows = x.reshape(-1, x.shape[-1])
         seed = sources_of(rng, 1)[0].seed

@@ -97,7 +97,8 @@ function bare(shown) {
 
 function headline({ token, probability, support_size: left, token_id: id, status }, actual) {
   if (token === null) return `No token can be drawn: ${status.replaceAll("_", " ")}.`;
-  const share = left === 1 ? "the only token left" : `${percent(probability)} among ${count(left)} tokens left`;
+  const among = `${percent(probability)} among ${count(left)} tokens left`;
+  const share = left === 1 ? "the only one that can be drawn" : among;
   const differs = actual !== null && actual !== id ? " The text has another one." : "";
   return `These settings draw “${bare(token.shown)}”: ${share}.${differs}`;
 }
