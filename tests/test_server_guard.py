@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -164,6 +165,68 @@ def test_an_allowed_origin_gets_the_headers_that_browsers_ask_for() -> None:
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page)
     other = server.ask("OPTIONS", "/tokenize", headers={**asked, "origin": "https://evil.example"})
     assert other.status_code == 403
+
+
+PAGE = {"origin": "https://page.example"}
+
+
+@pytest.mark.parametrize("headers", ["authorization,content-type,x-stainless-os", "x-tirage-unknown-fields", None])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/completions"), ("DELETE", "/v1/responses/x")])
+def test_a_page_of_an_allowed_origin_may_send_any_header_to_every_route(
+    headers: str | None, method: str, path: str
+) -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    asked = {**PAGE, "access-control-request-method": method}
+    asked |= {} if headers is None else {"access-control-request-headers": headers}
+    answer = server.ask("OPTIONS", path, headers=asked)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE["origin"])
+    assert method in answer.headers["access-control-allow-methods"].split(", ")
+    assert answer.headers.get("access-control-allow-headers") == headers
+    # A key that the browser would add by itself is not allowed, and without it the wildcard means every header.
+    assert "access-control-allow-credentials" not in answer.headers
+    assert {*answer.headers.get_list("vary")} >= {"origin"}
+
+
+def test_preflights_are_answered_for_the_methods_of_all_routes() -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    answer = server.ask("OPTIONS", "/generate", headers={**PAGE, "access-control-request-method": "POST"})
+    assert {method for method, _ in routes(server)} <= {*answer.headers["access-control-allow-methods"].split(", ")}
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"path": "/tokenize", "json": TEXT}, 200),
+        ({"path": "/tokenize", "content": "x", "headers": {"content-type": "text/plain"}}, 415),
+        ({"path": "/tokenize", "json": TEXT, "headers": {"host": "evil.example"}}, 403),
+        ({"path": "/nowhere", "json": TEXT}, 404),
+        ({"path": "/v1/messages", "json": {}}, 400),
+    ],
+)
+def test_a_page_can_read_every_header_of_answers_and_refusals(sent: dict[str, Any], status: int) -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    answer = server.ask("POST", **{**sent, "headers": {**PAGE, **sent.get("headers", {})}})
+    assert answer.status_code == status
+    assert answer.headers.get_list("access-control-allow-origin") == [PAGE["origin"]]
+    assert answer.headers["access-control-expose-headers"] == "*"
+    assert answer.headers["vary"] == "origin"
+
+
+def test_every_origin_may_be_allowed() -> None:
+    server = shared("tiny", "--cors-origin", "*")
+    answer = server.post("/tokenize", TEXT, headers=PAGE)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
+    assert "vary" not in answer.headers
+
+
+def test_other_pages_and_servers_without_origins_get_no_such_headers() -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    for one, origin in ((server, "https://evil.example"), (server, server.url), (shared(), PAGE["origin"])):
+        for method in ("POST", "OPTIONS"):
+            asked = {"origin": origin, "access-control-request-method": "POST"}
+            answer = one.ask(method, "/tokenize", json=TEXT, headers=asked)
+            assert not any(name.startswith("access-control") for name in answer.headers)
+            assert answer.status_code in ({200, 405} if origin == one.url else {403})
 
 
 @pytest.mark.parametrize(

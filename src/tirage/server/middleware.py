@@ -17,6 +17,7 @@ from tirage.engine import Tenant
 from tirage.server import errors
 from tirage.server.client import CLIENT, Client
 from tirage.server.connection import transfer_coding, unknown_coding
+from tirage.server.cors import AllowedOrigins
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Limits, Options
 from tirage.server.pending_bodies import PendingBodies
@@ -32,7 +33,7 @@ Record = Callable[[Scope, int, float], None]
 
 
 class RequestMiddleware:
-    """ASGI middleware: request ids, Host and Origin, type and size of bodies, and errors.
+    """ASGI middleware: request ids, Host, Origin and CORS, type and size of bodies, and errors.
 
     Calls `record(scope, status, seconds)` after every answer; status 499 is a client that left before one began.
     """
@@ -40,7 +41,7 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, *, options: Options, record: Record) -> None:
         self._app, self._limits, self._record = app, options.limits, record
         self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
-        self._origins = set(options.cors_origin)
+        self._origins = AllowedOrigins(options.cors_origin)
         self._bodies = PendingBodies(options.limits.max_pending_body)
         self._root = options.root_path
 
@@ -51,7 +52,7 @@ class RequestMiddleware:
         strip_root(scope, self._root)
         began, status = time.perf_counter(), 499
         scope["tirage.id"] = request_id(scope["headers"])
-        own = id_headers(scope)
+        own = [*id_headers(scope), *self._origins.headers(scope)]
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -77,6 +78,9 @@ class RequestMiddleware:
             self._check_origin(scope)
         except Refusal as refusal:
             await refuse(refusal, scope, receive, send)
+            return
+        if (preflight := self._origins.preflight(scope)) is not None:
+            await preflight(scope, receive, send)
             return
         try:
             await self._run(scope, body, lingering(receive, send, lambda: body.cut))
@@ -126,7 +130,7 @@ class RequestMiddleware:
             return
         origin, host = values[0].decode("latin-1"), b"".join(header(scope, b"host")).decode("latin-1")
         same = origin.lower() in {f"http://{host}".lower(), f"https://{host}".lower()}
-        if len(values) > 1 or not (same or origin in self._origins or "*" in self._origins):
+        if len(values) > 1 or not (same or self._origins.allows(origin)):
             raise Refusal(403, "pages of this origin are not served; the operator can allow it with --cors-origin")
 
 
