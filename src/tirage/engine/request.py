@@ -71,6 +71,8 @@ class EngineRequest:
         given = Inputs(token_ids=()) if inputs is None else inputs
         budget = TokenBudget.of(max_length, cache_length)
         self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, budget, given)
+        self.is_cut = len(self.prompt_ids) < len(prompt_ids)
+        """Whether the prompt lacks its first tokens, because of `truncate_prompt_tokens`."""
         self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, output_ids, vocab_size=vocab_size))
         self._sampling_row.compiled.check(vocab_size)
         check_ids(params.logits_processors, vocab_size)
