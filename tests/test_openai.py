@@ -220,6 +220,13 @@ def test_a_cut_prompt_is_echoed_as_it_was_read(keep: int, text: str) -> None:
     assert "".join(chunk["choices"][0]["text"] for chunk in stream_texts(**asked, max_tokens=2)) == choice["text"]
 
 
+def test_forced_tokens_of_samples_that_are_not_returned_count_too() -> None:
+    body = {"regex": "Once upon a time", "forcing": "canonical", "max_tokens": 20}
+    drawn = complete(**body, n=3)["usage"]
+    assert drawn["completion_tokens_details"]["forced_tokens"] > drawn["completion_tokens"] / 2
+    assert complete(**body, best_of=3)["usage"] == drawn
+
+
 def test_chat_logprobs_spell_the_content_in_bytes() -> None:
     [choice] = chat(logprobs=True, top_logprobs=2, max_tokens=12)["choices"]
     entries = choice["logprobs"]["content"]

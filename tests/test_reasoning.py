@@ -150,6 +150,12 @@ def test_a_request_may_have_its_reasoning_separated() -> None:
     assert hidden["usage"] == found["usage"]
 
 
+def test_the_reasoning_of_samples_that_are_not_returned_counts_too() -> None:
+    drawn = ask(separate_reasoning=True, n=3)["usage"]
+    assert drawn["completion_tokens_details"]["reasoning_tokens"] > 20
+    assert ask(separate_reasoning=True, best_of=3)["usage"] == drawn
+
+
 def test_streamed_reasoning_is_the_reasoning() -> None:
     body = {**ASK, "separate_reasoning": True, "stream_options": {"include_usage": True}}
     chunks = stream_chat(**body)

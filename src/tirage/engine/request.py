@@ -130,13 +130,13 @@ class EngineRequest:
     def done_share(self) -> float:
         """How much of the answer is there, 0.0 to 1.0: of each sample its tokens among the most that it may have."""
         most = max(self.limit, 1)
-        shares = [1.0 if each.stop is not None else len(each.token_ids) / most for each in self._every()]
+        shares = [1.0 if each.stop is not None else len(each.token_ids) / most for each in self.all_samples()]
         return sum(shares) / len(shares)
 
     @property
     def output_tokens(self) -> int:
         """The number of tokens of all samples so far."""
-        return sum(len(sample.token_ids) for sample in self._every())
+        return sum(len(sample.token_ids) for sample in self.all_samples())
 
     def start_next(self) -> GrowingSample:
         """The sample that starts now: a copy of the one that stands for it and others, and at last that one itself."""
@@ -172,7 +172,7 @@ class EngineRequest:
         self.samples[-1].index = len(self.samples)
         self.samples.insert(-1, sample)
 
-    def _every(self) -> list[GrowingSample]:
+    def all_samples(self) -> list[GrowingSample]:
         """All samples in order, of which the last that is made stands for those that are not."""
         samples = [*self.samples]
         return samples + samples[-1:] * (self.sample_count - len(samples))
@@ -219,9 +219,9 @@ class EngineRequest:
     def _returned(self) -> list[GrowingSample]:
         """The samples that the answer has: all, or the best `n` of `best_of`, best first."""
         if not _ranks(self.params):
-            return self._every()
+            return self.all_samples()
         # The sort is stable, so equal samples keep the order in which they were drawn.
-        ranked = sorted(self._every(), key=lambda sample: -sample.score())
+        ranked = sorted(self.all_samples(), key=lambda sample: -sample.score())
         return ranked[: self.params.n]
 
 

@@ -284,7 +284,8 @@ class AnswerBuilder:
         return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
     def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        return usage(completions, reasoning_tokens=self._reasoning_tokens)
+        requests = [running.request for running in self._group.requests]
+        return usage(completions, requests, reasoning_tokens=self._reasoning_tokens)
 
     def _extras(self) -> dict[str, Any]:
         """What the answer holds besides OpenAI's members because the request wants it."""
