@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -404,6 +405,25 @@ def test_every_answer_carries_the_requests_id() -> None:
         assert len(server.get(path).headers["x-request-id"]) == 32
     odd = [server.get("/health", headers={"x-request-id": "a" * n}).headers["x-request-id"] for n in (128, 129)]
     assert [len(each) for each in odd] == [128, 32]
+
+
+def test_answers_to_what_is_no_request_carry_an_id_too() -> None:
+    server, head = shared(*SMALL), b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-2\r\n"
+    first = request("/health", method="GET", headers=["X-Request-Id: earlier"]).replace(b"Connection: close\r\n", b"")
+    sent: list[tuple[bytes, int, bytes | None]] = [
+        (b"no request\r\n\r\n", 400, None),
+        (head + b"A: " + b"a" * 70_000, 431, b"mine-2"),
+        (head + b"Transfer-Encoding: gzip\r\n\r\n", 501, b"mine-2"),
+        (head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, b"mine-2"),
+        (head + b"A: b\r\n", 408, b"mine-2"),
+        (b"GET /hea", 408, None),
+    ]
+    later = exchange(server.port, first, b"no request\r\n\r\n", pause_s=0.3)
+    found = [(exchange(server.port, data), status, own) for data, status, own in sent]
+    for answer, status, own in [*found, (later[later.rindex(b"HTTP/1.1 ") :], 400, None)]:
+        assert status_of(answer) == status
+        [told] = re.findall(rb"\r\nx-request-id: (.*)\r\n", answer)
+        assert told == own if own is not None else (len(told) == 32 and told != b"earlier")
 
 
 def test_an_operator_may_want_a_key_for_metrics_too() -> None:

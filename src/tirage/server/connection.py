@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tirage.server.errors import Refusal, envelope
 from tirage.server.options import Limits
+from tirage.server.request_ids import ID_HEADER, request_id
 
 _log = logging.getLogger("tirage.server")
 # Limits on the head of a request; no known client needs more.
@@ -142,7 +143,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_head, self._head_bytes = True, 0
+        # The headers stay those of the request that was read; none of the next one have come.
+        self._in_head, self._head_bytes, self.headers = True, 0, []
         self._rest_timer = cancelled(self._rest_timer)
         if len(self._open) <= _AHEAD:
             # A large body pauses reading at its end, and nobody asks for more of it.
@@ -203,14 +205,20 @@ class Connection(HttpToolsProtocol):
         self._stall_timer = cancelled(self._stall_timer)
         self._rest_timer = cancelled(self._rest_timer)
 
+    @property
+    def _id(self) -> str:
+        """The id of the request that is read: the one by which the application knows it, the client's or a new one."""
+        known = None if self._in_head else self.scope.get("tirage.id")
+        return known or request_id(self.headers or ())
+
     def _refuse(self, refusal: Refusal) -> None:
         """Answers in place of the application, unless an answer has begun or another request is open, and closes."""
         if not self._answering:
-            self.transport.write(plain_response(refusal))
+            self.transport.write(plain_response(refusal, self._id))
         elif not self._in_head and not self.cycle.response_started and not self._earlier:
             # The application waits for the rest of this body; nothing that it sends is written any more.
             self.cycle.disconnected = True
-            self.transport.write(plain_response(refusal))
+            self.transport.write(plain_response(refusal, self._id))
         self._disarm()
         self.transport.close()
 
@@ -248,14 +256,15 @@ def head_too_large() -> Refusal:
     return Refusal(431, f"the head of a request must be at most {HEADERS} headers and {HEAD_BYTES} bytes")
 
 
-def plain_response(refusal: Refusal) -> bytes:
-    """A refusal as the bytes of a response that closes the connection."""
+def plain_response(refusal: Refusal, own_id: str) -> bytes:
+    """A refusal as the bytes of a response that closes the connection, with the id of its request."""
     body = json.dumps(envelope(refusal)).encode()
     headers: dict[str, Any] = {
         **refusal.headers,
         "content-type": "application/json",
         "content-length": len(body),
         "connection": "close",
+        ID_HEADER.decode(): own_id,
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return STATUS_LINE[refusal.status] + lines.encode() + b"\r\n" + body

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ipaddress
 import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,9 +20,8 @@ from tirage.server.cors import AllowedOrigins
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Limits, Options
 from tirage.server.pending_bodies import PendingBodies
+from tirage.server.request_ids import ID_HEADER, request_id
 
-ID_HEADER = b"x-request-id"
-_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 # After a refusal the rest of a body is read for this long, so that the client can read the answer.
@@ -182,14 +180,6 @@ class LimitedBody:
 def tenant_in(scope: Scope) -> Tenant:
     """The tenant that authentication has found; the unnamed one before it."""
     return scope.get("tirage.tenant", Tenant())
-
-
-def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The client's own id of its request if it is a plain word, else a random one."""
-    given = [value for name, value in headers if name == ID_HEADER]
-    if len(given) == 1 and _ID.fullmatch(given[0]):
-        return given[0].decode("ascii")
-    return secrets.token_hex(16)
 
 
 def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
