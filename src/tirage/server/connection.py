@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from tirage.server.errors import Refusal, envelope
@@ -132,6 +133,8 @@ class Connection(HttpToolsProtocol):
         self.open.waiting.pop(self, None)
         self._head_timer = cancelled(self._head_timer)
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.send = without_chunks(self.cycle)  # type: ignore[method-assign]
         self._useless = 0
         self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
         if 1 < len(self._open) <= _AHEAD:
@@ -221,6 +224,25 @@ class Connection(HttpToolsProtocol):
             self.transport.write(plain_response(refusal, self._id))
         self._disarm()
         self.transport.close()
+
+
+def without_chunks(cycle: RequestResponseCycle) -> Send:
+    """The `send` of an answer to HTTP/1.0, which has no chunks: what has no length ends with the connection."""
+    send_on, ends_with_connection = cycle.send, False
+
+    async def send(message: Any) -> None:
+        nonlocal ends_with_connection
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            ends_with_connection = b"content-length" not in names
+            # None would let the cycle choose chunks.
+            cycle.chunked_encoding = False if ends_with_connection else None
+        elif ends_with_connection:
+            # It counts down what a Content-Length has promised.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send_on(message)
+
+    return send
 
 
 def cancelled(timer: asyncio.TimerHandle | None) -> None:
