@@ -167,6 +167,19 @@ class EngineRequest:
             last.fail(stop)
             yield last
 
+    def end_empty(self) -> Iterator[GrowingSample]:
+        """Ends the samples of a request that may have no tokens, and gives each.
+
+        Of a beam search all hypotheses that were asked for are the empty text, and only the first is given.
+        """
+        if self.beams is None:
+            yield from self.end(self.limit_stop)
+            return
+        [empty] = self.samples
+        empty.fail(self.limit_stop)
+        self.set_hypotheses([(0.0, empty.renumbered(index)) for index in range(self.beams.returned)])
+        yield self.samples[0]
+
     def _insert(self, sample: GrowingSample) -> None:
         """Adds a sample before the one that stands for those that are not made."""
         self.samples[-1].index = len(self.samples)
