@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tirage.engine import Delta
+from tirage.engine import Completion, Delta
 from tirage.server.errors import envelope, of_stop
 from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup
@@ -127,12 +127,19 @@ class GenerateFormatter:
     def format(self, number: int, delta: Delta) -> Sequence[Event]:
         request = self._body.requests[number]
         if request.beams is not None:
-            return () if delta.completion is None else [*self._builders[number].entries(delta.completion)]
+            return () if delta.completion is None else self._searched(number, delta.completion)
         stream = self._streams.get((number, delta.index)) or self._open(number, delta.index)
         stream.add(delta)
         if delta.finish_reason is not None:
             return [self._last(number, stream, delta)]
         return [stream.event()] if stream.unsent_tokens >= request.stream_interval else ()
+
+    def _searched(self, number: int, completion: Completion) -> Sequence[Event]:
+        """The events of a beam search that is over."""
+        entries, first = [*self._builders[number].entries(completion)], completion.samples[0]
+        if first.finish_reason == "error":
+            entries[0] |= envelope(of_stop(first.stop))
+        return entries
 
     def _open(self, number: int, index: int) -> SampleStream:
         """The stream of a sample whose first delta has come: by now the prompt was read and has its logprobs."""
