@@ -77,6 +77,19 @@ def _read_openai(given: Mapping[str, Any]) -> BatchRow:
     return BatchRow(id=_id(given, "custom_id"), url=url, body=body)
 
 
+def named_id(line: bytes) -> dict[str, str | int | None]:
+    """The member of a line that holds its row's id, also of a row that breaks a rule; None where none can be read."""
+    try:
+        given = strict_json.parse_object(line)
+    except ParamsError:
+        return {"id": None}
+    name = "custom_id" if "custom_id" in given else "id"
+    try:
+        return {name: _id(given, name)}
+    except ParamsError:
+        return {name: None}
+
+
 def _refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
