@@ -231,7 +231,12 @@ def test_other_pages_and_servers_without_origins_get_no_such_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"]
+    "kind",
+    [
+        *("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"),
+        *("text/plain; a=application/json", "application/json, text/plain", "application/json; charset=latin-1"),
+        "application/json; charset=utf-8; charset=utf-16",
+    ],
 )
 def test_a_body_of_another_type_is_a_415(kind: str) -> None:
     answer = shared().ask("POST", "/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})
@@ -240,7 +245,12 @@ def test_a_body_of_another_type_is_a_415(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
+    "kind",
+    [
+        *("application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'),
+        *("application/json;charset=UTF-8;", 'application/json; charset="utf-8"; x=1', "application/json ;"),
+        "application/json; profile=a; CharSet=utf8",
+    ],
 )
 def test_json_in_utf_8_is_taken_however_it_is_spelt(kind: str) -> None:
     answer = shared().ask("POST", "/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})

@@ -217,10 +217,11 @@ def check_head(scope: Scope, limits: Limits) -> None:
 
 
 def is_json(types: Sequence[bytes]) -> bool:
-    """Whether the content type is JSON in UTF-8."""
-    kind, _, rest = b"".join(types).lower().partition(b";")
-    charset = rest.strip().strip(b'"').replace(b'"', b"")
-    return kind.strip() == b"application/json" and charset in {b"", b"charset=utf-8", b"charset=utf8"}
+    """Whether the content type is JSON in UTF-8; parameters but `charset` mean nothing."""
+    kind, *parameters = b"".join(types).lower().split(b";")
+    pairs = [parameter.partition(b"=") for parameter in parameters]
+    charsets = {value.strip(b' \t"') for name, _, value in pairs if name.strip() == b"charset"}
+    return len(types) == 1 and kind.strip() == b"application/json" and charsets <= {b"utf-8", b"utf8"}
 
 
 def too_large(limits: Limits) -> Refusal:
