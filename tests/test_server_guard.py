@@ -213,6 +213,16 @@ def test_a_page_can_read_every_header_of_answers_and_refusals(sent: dict[str, An
     assert answer.headers["vary"] == "origin"
 
 
+@pytest.mark.parametrize("origin", ["https://page.example", "https://evil.example"])
+def test_a_page_can_read_what_is_said_of_a_request_that_is_not_understood(origin: str) -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n".encode()
+    answer = exchange(server.port, head + b"Transfer-Encoding: gzip\r\n\r\n")
+    assert status_of(answer) == 501
+    allowed = b"\r\naccess-control-allow-origin: https://page.example\r\n"
+    assert answer.count(b"access-control-allow-origin") == answer.count(allowed) == (origin == PAGE["origin"])
+
+
 def test_every_origin_may_be_allowed() -> None:
     server = shared("tiny", "--cors-origin", "*")
     answer = server.post("/tokenize", TEXT, headers=PAGE)

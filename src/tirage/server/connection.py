@@ -14,6 +14,7 @@ from typing import Any
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from tirage.server.cors import AllowedOrigins
 from tirage.server.errors import Refusal, envelope
 from tirage.server.options import Limits
 from tirage.server.request_ids import ID_HEADER, request_id
@@ -62,6 +63,7 @@ class Connection(HttpToolsProtocol):
 
     limits = Limits()
     open = OpenConnections(limits.max_connections)
+    origins = AllowedOrigins(())
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -208,20 +210,22 @@ class Connection(HttpToolsProtocol):
         self._stall_timer = cancelled(self._stall_timer)
         self._rest_timer = cancelled(self._rest_timer)
 
-    @property
-    def _id(self) -> str:
-        """The id of the request that is read: the one by which the application knows it, the client's or a new one."""
-        known = None if self._in_head else self.scope.get("tirage.id")
-        return known or request_id(self.headers or ())
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that every answer has: the id of the request, and those for pages of allowed origins.
+
+        The id is the one by which the application knows the request, the client's or a new one.
+        """
+        known, asked = None if self._in_head else self.scope.get("tirage.id"), self.headers or ()
+        return [(ID_HEADER, (known or request_id(asked)).encode()), *self.origins.headers(asked)]
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers in place of the application, unless an answer has begun or another request is open, and closes."""
         if not self._answering:
-            self.transport.write(plain_response(refusal, self._id))
+            self.transport.write(plain_response(refusal, self._own_headers()))
         elif not self._in_head and not self.cycle.response_started and not self._earlier:
             # The application waits for the rest of this body; nothing that it sends is written any more.
             self.cycle.disconnected = True
-            self.transport.write(plain_response(refusal, self._id))
+            self.transport.write(plain_response(refusal, self._own_headers()))
         self._disarm()
         self.transport.close()
 
@@ -278,15 +282,15 @@ def head_too_large() -> Refusal:
     return Refusal(431, f"the head of a request must be at most {HEADERS} headers and {HEAD_BYTES} bytes")
 
 
-def plain_response(refusal: Refusal, own_id: str) -> bytes:
-    """A refusal as the bytes of a response that closes the connection, with the id of its request."""
+def plain_response(refusal: Refusal, own: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A refusal as the bytes of a response that closes the connection, with headers of one's own."""
     body = json.dumps(envelope(refusal)).encode()
     headers: dict[str, Any] = {
         **refusal.headers,
         "content-type": "application/json",
         "content-length": len(body),
         "connection": "close",
-        ID_HEADER.decode(): own_id,
+        **{name.decode(): value.decode("latin-1") for name, value in own},
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return STATUS_LINE[refusal.status] + lines.encode() + b"\r\n" + body
+    return STATUS_LINE[refusal.status] + lines.encode("latin-1") + b"\r\n" + body

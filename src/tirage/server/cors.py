@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from fastapi.responses import Response
 from starlette.types import Scope
@@ -25,11 +25,14 @@ class AllowedOrigins:
         """Whether pages of this origin may call the server."""
         return self._all or origin in self._origins
 
-    def headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """The headers of an answer to this request, a refusal too, with which pages of an allowed origin read it."""
+    def headers(self, asked: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The headers of the answer to a request with the headers `asked`, with which pages of allowed origins read it.
+
+        A refusal has them too.
+        """
         if not self._origins:
             return []
-        origin = dict(scope["headers"]).get(b"origin")
+        origin = dict(asked).get(b"origin")
         vary = [] if self._all else [(b"vary", b"origin")]
         if origin is None or not self.allows(origin.decode("latin-1")):
             return vary

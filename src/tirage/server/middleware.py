@@ -50,7 +50,7 @@ class RequestMiddleware:
         strip_root(scope, self._root)
         began, status = time.perf_counter(), 499
         scope["tirage.id"] = request_id(scope["headers"])
-        own = [*id_headers(scope), *self._origins.headers(scope)]
+        own = [*id_headers(scope), *self._origins.headers(scope["headers"])]
 
         async def answer(message: Message) -> None:
             nonlocal status
