@@ -109,6 +109,7 @@ def test_lines_that_are_wrong_are_reported_and_the_rest_is_done(llm: LLM, tmp_pa
     assert [each["id"] for each in results(tmp_path / "out")] == ["r0", "r1", "last"]
     told = {each["line"]: each["error"] for each in errors(tmp_path / "out")}
     assert list(told) == [3, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+    assert [each["id"] for each in errors(tmp_path / "out")] == [None, None, None, *"xyzt", None, *"kd"]
     for line, words in {3: "JSON", 6: "id must be", 7: "either prompt", 8: "did you mean 'params'", 9: "top_p"}.items():
         assert words in told[line]
 
@@ -222,6 +223,22 @@ def test_progress_counts_rows(llm: LLM, tmp_path: Path) -> None:
     generate(file, COMMON, out=tmp_path / "out", model=llm, progress=lambda *at: seen.append(at))
     assert [each for each in seen if each[0] == int(each[0])] == [(i, 5) for i in range(6)]
     assert all(0 <= done <= 5 and total == 5 for done, total in seen)
+
+
+def test_lines_of_openais_form_that_are_refused_are_named_by_their_own_id(llm: LLM, tmp_path: Path) -> None:
+    url, body = "/v1/completions", {"prompt": "The"}
+    lines = [
+        {"custom_id": "a", "url": url, "body": {"prompt": "The", "stream": True}},
+        {"custom_id": "b", "method": "GET", "url": url, "body": body},
+        {"custom_id": "c", "url": "/v1/embeddings", "body": {}},
+        {"custom_id": 7, "url": url, "body": "The"},
+        {"custom_id": [], "url": url, "body": body},
+        {"custom_id": "e", "url": url, "body": body, "top_k": 2},
+    ]
+    generate(written(tmp_path / "in.jsonl", lines), SamplingParams(top_k=2), out=tmp_path / "out", model=llm)
+    found = errors(tmp_path / "out")
+    assert [each["custom_id"] for each in found] == ["a", "b", "c", 7, None, "e"]
+    assert all(set(each) == {"line", "custom_id", "error"} for each in found)
 
 
 @pytest.mark.slow

@@ -296,9 +296,12 @@ def test_no_placeholder_stands_for_a_text_that_does_not_exist() -> None:
     assert all(sample.score is not None and math.isfinite(sample.score) for sample in result.samples)
 
 
-def test_no_tokens_give_one_empty_text() -> None:
-    result = searched(table(0), beam_width=3, max_tokens=0)
-    assert [(s.text, s.finish_reason, s.score) for s in result.samples] == [("", "length", 0.0)]
+@pytest.mark.parametrize("options", [{}, {"num_return_sequences": 2}, {"num_return_sequences": 1}])
+def test_no_tokens_give_as_many_empty_texts_as_were_asked_for(options: dict[str, Any]) -> None:
+    result = searched(table(0), beam_width=3, max_tokens=0, **options)
+    count = options.get("num_return_sequences", 3)
+    found = [(s.index, s.text, s.finish_reason, s.score) for s in result.samples]
+    assert found == [(index, "", "length", 0.0) for index in range(count)]
 
 
 @pytest.mark.parametrize("semantics", ["canonical", "hf"])

@@ -369,6 +369,16 @@ def test_a_beam_search_answers_with_its_hypotheses(server: Server, llm: LLM) -> 
     assert [chunk["text"] for chunk in chunks] == [answer["text"]]
 
 
+def test_a_streamed_beam_search_that_fails_says_so_as_other_streams_do(server: Server) -> None:
+    impossible = {"regex": "abc", "bad_words": ["a"]}
+    [plain] = events(server, sampling_params=impossible)
+    [searched] = events(server, sampling_params={**impossible, "beam_width": 2})
+    assert searched["error"] == plain["error"]
+    assert searched["error"]["code"] == "no_allowed_token"
+    whole = {**impossible, "beam_width": 2, "max_new_tokens": 2}
+    assert refused(server, {"text": "a", "sampling_params": whole}) == searched["error"]
+
+
 def test_what_a_beam_search_cannot_use_is_refused(server: Server) -> None:
     for name, value in (("top_p", 0.5), ("sampling_seed", 3), ("top_k", 5)):
         assert refused(server, {"text": "a", "sampling_params": {"beam_width": 2, name: value}})["param"] is not None

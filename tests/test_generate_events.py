@@ -20,9 +20,9 @@ from tirage.server.options import Options
 from tirage.server.request_group import RunningRequest
 from tirage.server.request_manager import make_request
 from tirage.server.routes import sglang_stream
-from tirage.server.routes.generate import engine_input_of, token_text_of
+from tirage.server.routes.generate import engine_input_of
 from tirage.server.routes.sglang_request import read_body
-from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, finish
+from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, finish, token_text_of
 from tirage.server.routes.sglang_stream import GenerateFormatter
 from tirage.server.sse import JsonTemplate
 
@@ -120,9 +120,9 @@ def framed(event: sse.Event) -> bytes:
 def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each event as it is sent, and as it would be made whole."""
     requests, body = begin(llm, plain)
-    token_text = token_text_of(llm.tokenizer)
     group: Any = SimpleNamespace(requests=requests)
-    chunks, whole = GenerateFormatter(group, body, token_text, began=0.0), Plain(requests, body, token_text)
+    chunks = GenerateFormatter(group, body, llm.tokenizer, began=0.0)
+    whole = Plain(requests, body, token_text_of(llm.tokenizer))
     for number, running in enumerate(requests):
         for delta in running.stream:
             sent = [framed(event) for event in chunks.format(number, delta)]
@@ -175,14 +175,13 @@ def test_an_event_says_what_it_would_say_made_as_a_whole(llm: LLM, name: str, mo
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_last_cumulative_event_of_a_sample_is_its_entry_in_the_whole_answer(llm: LLM, name: str) -> None:
     requests, body = begin(llm, REQUESTS[name])
-    token_text = token_text_of(llm.tokenizer)
     group: Any = SimpleNamespace(requests=requests)
-    chunks = GenerateFormatter(group, body, token_text, began=0.0)
+    chunks = GenerateFormatter(group, body, llm.tokenizer, began=0.0)
     for number, running in enumerate(requests):
         deltas = list(running.stream)
         events = [json.loads(framed(event)[6:]) for delta in deltas for event in chunks.format(number, delta)]
         lasts = [event for event in events if event["meta_info"]["finish_reason"] is not None]
-        builder = EntryBuilder(running, body.requests[number], body, token_text, began=0.0)
+        builder = EntryBuilder(running, body.requests[number], body, llm.tokenizer, began=0.0)
         entries = json.loads(sse.dump(builder.entries(running.request.completion())))
         for event, entry in zip(sorted(lasts, key=lambda each: each.get("index", 0)), entries, strict=True):
             event.pop("index", None)

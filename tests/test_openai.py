@@ -208,6 +208,25 @@ def test_an_echo_goes_on_into_the_text() -> None:
     assert [at for part in parts for at in part["text_offset"]] == echoed["logprobs"]["text_offset"]
 
 
+@pytest.mark.parametrize(("keep", "text"), [(3, "time there was"), (2, "there was"), (6, "Once upon a time there was")])
+def test_a_cut_prompt_is_echoed_as_it_was_read(keep: int, text: str) -> None:
+    asked = {"prompt": "Once upon a time there was", "truncate_prompt_tokens": keep, "echo": True, "logprobs": 0}
+    [choice] = complete(**asked, max_tokens=2)["choices"]
+    logprobs, first = choice["logprobs"], len(choice["logprobs"]["tokens"]) - 2
+    assert first == keep
+    assert choice["text"][: logprobs["text_offset"][first]] == text
+    places = zip(logprobs["tokens"], logprobs["text_offset"], strict=True)
+    assert all(choice["text"][at:].startswith(token) for token, at in places)
+    assert "".join(chunk["choices"][0]["text"] for chunk in stream_texts(**asked, max_tokens=2)) == choice["text"]
+
+
+def test_forced_tokens_of_samples_that_are_not_returned_count_too() -> None:
+    body = {"regex": "Once upon a time", "forcing": "canonical", "max_tokens": 20}
+    drawn = complete(**body, n=3)["usage"]
+    assert drawn["completion_tokens_details"]["forced_tokens"] > drawn["completion_tokens"] / 2
+    assert complete(**body, best_of=3)["usage"] == drawn
+
+
 def test_chat_logprobs_spell_the_content_in_bytes() -> None:
     [choice] = chat(logprobs=True, top_logprobs=2, max_tokens=12)["choices"]
     entries = choice["logprobs"]["content"]

@@ -137,3 +137,47 @@ def test_every_field_reaches_the_search() -> None:
     [effective] = answer["effective_params"]
     expected = {**sent, "num_return_sequences": 2, "include_stop_str_in_output": True, "max_tokens": 12}
     assert {name: effective["beams"][name] for name in expected} == expected
+
+
+def streamed(path: str, **body: Any) -> dict[int, list[Any]]:
+    """The choices of a stream by their index."""
+    answer = shared().post(path, {"use_beam_search": True, "stream": True, **body})
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    found: dict[int, list[Any]] = {}
+    for choice in (choice for line in lines[:-1] for choice in json.loads(line)["choices"]):
+        found.setdefault(choice["index"], []).append(choice)
+    return found
+
+
+@pytest.mark.parametrize(("path", "prompt"), [("/v1/completions", {"prompt": PROMPT}), ("/v1/chat/completions", {})])
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"n": 2, "max_tokens": 0}, 2),
+        ({"n": 3, "beam_width": 4, "max_tokens": 0, "logprobs": 0}, 3),
+        # Fewer texts exist.
+        ({"n": 9, "regex": "a"}, None),
+    ],
+)
+def test_every_choice_of_a_search_that_is_opened_is_finished(
+    path: str, prompt: dict[str, Any], fields: dict[str, Any], count: int | None
+) -> None:
+    body = {**(prompt or {"messages": USER}), **fields}
+    if path != "/v1/completions" and "logprobs" in body:
+        body |= {"logprobs": True, "top_logprobs": 0}
+    whole = post(path, **body)["choices"]
+    assert len(whole) == count if count is not None else 1 < len(whole) < fields["n"]
+    choices = streamed(path, **{"max_tokens": 12, **body})
+    assert sorted(choices) == [choice["index"] for choice in whole] == [*range(len(whole))]
+    for index, own in choices.items():
+        assert [each["finish_reason"] for each in own] == [None] * (len(own) - 1) + [whole[index]["finish_reason"]]
+        if "delta" in own[0]:
+            assert own[0]["delta"]["role"] == "assistant"
+
+
+def test_an_echoed_prompt_is_in_every_empty_choice() -> None:
+    body = {"prompt": PROMPT, "n": 2, "max_tokens": 0, "echo": True, "logprobs": 0}
+    assert texts(post("/v1/completions", **body)) == [PROMPT, PROMPT]
+    told = {index: "".join(each["text"] for each in own) for index, own in streamed("/v1/completions", **body).items()}
+    assert told == {0: PROMPT, 1: PROMPT}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from test_openai_tools import CALL, WEATHER
 from tirage import LLM
 from tirage.server.options import REASONING_PARSERS
 from tirage.server.routes.reasoning import MessageReader, ReasoningParser, prompt_opens_reasoning
+from tirage.server.routes.reasoning_count import ReasoningCounter
 from tirage.server.routes.toolcalls import Content, ContentParser, Reasoning, ToolCall, ToolCallParser
 from tirage.server.routes.tools import read_tools
 
@@ -104,6 +106,8 @@ def test_tokens_of_reasoning_are_counted_with_its_marks(begun: bool, text: str, 
     else:
         assert count == len(ids)
     assert MessageReader(tools=tools, tokenizer=tokenizer).count(ids) == 0
+    counter = ReasoningCounter(MARKS, tokenizer.inner_bytes, opened=begun)
+    assert [counter.add([token_id]) for token_id in ids][-1:] == ([count] if ids else [])
 
 
 def test_a_prompt_that_ends_with_the_mark_has_begun_the_reasoning() -> None:
@@ -148,6 +152,12 @@ def test_a_request_may_have_its_reasoning_separated() -> None:
     assert hidden["usage"] == found["usage"]
 
 
+def test_the_reasoning_of_samples_that_are_not_returned_counts_too() -> None:
+    drawn = ask(separate_reasoning=True, n=3)["usage"]
+    assert drawn["completion_tokens_details"]["reasoning_tokens"] > 20
+    assert ask(separate_reasoning=True, best_of=3)["usage"] == drawn
+
+
 def test_streamed_reasoning_is_the_reasoning() -> None:
     body = {**ASK, "separate_reasoning": True, "stream_options": {"include_usage": True}}
     chunks = stream_chat(**body)
@@ -180,6 +190,38 @@ def test_a_call_that_must_come_follows_reasoning_that_stays_in_the_content(choic
         assert (content.lstrip().startswith("<think>"), content.endswith("</think>")) == (thinks, thinks)
         deltas = [chunk["choices"][0]["delta"] for chunk in stream_chat(**{**asked, "seed": seed})]
         assert "".join(delta.get("content") or "" for delta in deltas) == content
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling"),
+    [
+        ("a", {"regex": re.escape(TEXT), "thinking_budget": 3, "max_new_tokens": 80}),
+        ("a<think>", {"reasoning_parser": "deepseek-r1", "thinking_budget": 4, "ignore_eos": True}),
+        ("a<think>", {"reasoning_parser": "qwen3", "regex": "yes", "thinking_budget": 3}),
+    ],
+)
+def test_generate_counts_the_tokens_of_reasoning_as_chats_do(prompt: str, sampling: dict[str, Any]) -> None:
+    body = {"text": prompt, "sampling_params": {"max_new_tokens": 50, "sampling_seed": 2, **sampling}}
+    whole = post("/generate", body)
+    tools = read_tools(None, None, None, tool_format="hermes")
+    reader = MessageReader(tools=tools, tokenizer=LLM("tiny").tokenizer, tags=MARKS, opened=prompt != "a")
+    count = reader.count(whole["output_ids"])
+    assert 0 < count < len(whole["output_ids"])
+    assert whole["meta_info"]["reasoning_tokens"] == count
+    for mode in ("cumulative", "delta"):
+        answer = shared().post("/generate", {**body, "stream": True, "stream_options": {"mode": mode}})
+        lines = answer.text.removesuffix("data: [DONE]\n\n").split("\n\n")[:-1]
+        meta = [json.loads(line.removeprefix("data: "))["meta_info"] for line in lines]
+        counts = [one["reasoning_tokens"] for one in meta]
+        # Each event counts all that has come, once it is certain that the text begins with a tag.
+        begun = next(place for place, each in enumerate(counts) if each)
+        assert counts[begun:] == [min(one["completion_tokens"], count) for one in meta[begun:]]
+        assert begun < count
+
+
+def test_generate_counts_no_reasoning_where_none_is_told_apart() -> None:
+    held = {"regex": re.escape(TEXT), "max_new_tokens": 50}
+    assert post("/generate", {"text": "a", "sampling_params": held})["meta_info"]["reasoning_tokens"] == 0
 
 
 def test_a_call_may_follow_reasoning() -> None:

@@ -54,6 +54,31 @@ def test_a_body_that_cannot_be_read_is_answered_with_the_envelope(server: Server
         assert b"Transfer-Encoding must be chunked, got" in answer
 
 
+@pytest.mark.parametrize("more", ["", "Connection: keep-alive\r\n"])
+def test_an_answer_to_http_1_0_has_no_chunks(server: Server, more: str) -> None:
+    def ask(path: str, body: Any) -> tuple[bytes, bytes]:
+        data = request(path, body).replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Connection: close\r\n", more.encode())
+        head, _, rest = exchange(server.port, data).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"transfer-encoding" not in head
+        assert b"connection: close" in head
+        return head, rest
+
+    head, events = ask("/generate", {**SHORT, "stream": True})
+    assert b"content-length" not in head
+    assert events.startswith(b"data: {")
+    assert events.endswith(b"data: [DONE]\n\n")
+    head, answer = ask("/generate", SHORT)
+    assert b"content-length: %d" % len(answer) in head
+    assert json.loads(answer)["text"] == json.loads(events.split(b"\n\n")[-3].removeprefix(b"data: "))["text"]
+
+
+def test_an_answer_to_http_1_1_has_chunks_where_its_length_is_not_known(server: Server) -> None:
+    head, _, rest = exchange(server.port, request("/generate", {**SHORT, "stream": True})).partition(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head
+    assert rest.endswith(b"0\r\n\r\n")
+
+
 def wait_for_metric(server: Server, name: str, value: float) -> None:
     deadline = time.monotonic() + 60
     while server.metric(name) != value:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -166,8 +168,85 @@ def test_an_allowed_origin_gets_the_headers_that_browsers_ask_for() -> None:
     assert other.status_code == 403
 
 
+PAGE = {"origin": "https://page.example"}
+
+
+@pytest.mark.parametrize("headers", ["authorization,content-type,x-stainless-os", "x-tirage-unknown-fields", None])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/completions"), ("DELETE", "/v1/responses/x")])
+def test_a_page_of_an_allowed_origin_may_send_any_header_to_every_route(
+    headers: str | None, method: str, path: str
+) -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    asked = {**PAGE, "access-control-request-method": method}
+    asked |= {} if headers is None else {"access-control-request-headers": headers}
+    answer = server.ask("OPTIONS", path, headers=asked)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE["origin"])
+    assert method in answer.headers["access-control-allow-methods"].split(", ")
+    assert answer.headers.get("access-control-allow-headers") == headers
+    # A key that the browser would add by itself is not allowed, and without it the wildcard means every header.
+    assert "access-control-allow-credentials" not in answer.headers
+    assert {*answer.headers.get_list("vary")} >= {"origin"}
+
+
+def test_preflights_are_answered_for_the_methods_of_all_routes() -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    answer = server.ask("OPTIONS", "/generate", headers={**PAGE, "access-control-request-method": "POST"})
+    assert {method for method, _ in routes(server)} <= {*answer.headers["access-control-allow-methods"].split(", ")}
+
+
 @pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"]
+    ("sent", "status"),
+    [
+        ({"path": "/tokenize", "json": TEXT}, 200),
+        ({"path": "/tokenize", "content": "x", "headers": {"content-type": "text/plain"}}, 415),
+        ({"path": "/tokenize", "json": TEXT, "headers": {"host": "evil.example"}}, 403),
+        ({"path": "/nowhere", "json": TEXT}, 404),
+        ({"path": "/v1/messages", "json": {}}, 400),
+    ],
+)
+def test_a_page_can_read_every_header_of_answers_and_refusals(sent: dict[str, Any], status: int) -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    answer = server.ask("POST", **{**sent, "headers": {**PAGE, **sent.get("headers", {})}})
+    assert answer.status_code == status
+    assert answer.headers.get_list("access-control-allow-origin") == [PAGE["origin"]]
+    assert answer.headers["access-control-expose-headers"] == "*"
+    assert answer.headers["vary"] == "origin"
+
+
+@pytest.mark.parametrize("origin", ["https://page.example", "https://evil.example"])
+def test_a_page_can_read_what_is_said_of_a_request_that_is_not_understood(origin: str) -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n".encode()
+    answer = exchange(server.port, head + b"Transfer-Encoding: gzip\r\n\r\n")
+    assert status_of(answer) == 501
+    allowed = b"\r\naccess-control-allow-origin: https://page.example\r\n"
+    assert answer.count(b"access-control-allow-origin") == answer.count(allowed) == (origin == PAGE["origin"])
+
+
+def test_every_origin_may_be_allowed() -> None:
+    server = shared("tiny", "--cors-origin", "*")
+    answer = server.post("/tokenize", TEXT, headers=PAGE)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
+    assert "vary" not in answer.headers
+
+
+def test_other_pages_and_servers_without_origins_get_no_such_headers() -> None:
+    server = shared("tiny", "--allowed-host", "models.example", "--cors-origin", "https://page.example")
+    for one, origin in ((server, "https://evil.example"), (server, server.url), (shared(), PAGE["origin"])):
+        for method in ("POST", "OPTIONS"):
+            asked = {"origin": origin, "access-control-request-method": "POST"}
+            answer = one.ask(method, "/tokenize", json=TEXT, headers=asked)
+            assert not any(name.startswith("access-control") for name in answer.headers)
+            assert answer.status_code in ({200, 405} if origin == one.url else {403})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"),
+        *("text/plain; a=application/json", "application/json, text/plain", "application/json; charset=latin-1"),
+        "application/json; charset=utf-8; charset=utf-16",
+    ],
 )
 def test_a_body_of_another_type_is_a_415(kind: str) -> None:
     answer = shared().ask("POST", "/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})
@@ -176,7 +255,12 @@ def test_a_body_of_another_type_is_a_415(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
+    "kind",
+    [
+        *("application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'),
+        *("application/json;charset=UTF-8;", 'application/json; charset="utf-8"; x=1', "application/json ;"),
+        "application/json; profile=a; CharSet=utf8",
+    ],
 )
 def test_json_in_utf_8_is_taken_however_it_is_spelt(kind: str) -> None:
     answer = shared().ask("POST", "/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})
@@ -341,6 +425,25 @@ def test_every_answer_carries_the_requests_id() -> None:
         assert len(server.get(path).headers["x-request-id"]) == 32
     odd = [server.get("/health", headers={"x-request-id": "a" * n}).headers["x-request-id"] for n in (128, 129)]
     assert [len(each) for each in odd] == [128, 32]
+
+
+def test_answers_to_what_is_no_request_carry_an_id_too() -> None:
+    server, head = shared(*SMALL), b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-2\r\n"
+    first = request("/health", method="GET", headers=["X-Request-Id: earlier"]).replace(b"Connection: close\r\n", b"")
+    sent: list[tuple[bytes, int, bytes | None]] = [
+        (b"no request\r\n\r\n", 400, None),
+        (head + b"A: " + b"a" * 70_000, 431, b"mine-2"),
+        (head + b"Transfer-Encoding: gzip\r\n\r\n", 501, b"mine-2"),
+        (head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, b"mine-2"),
+        (head + b"A: b\r\n", 408, b"mine-2"),
+        (b"GET /hea", 408, None),
+    ]
+    later = exchange(server.port, first, b"no request\r\n\r\n", pause_s=0.3)
+    found = [(exchange(server.port, data), status, own) for data, status, own in sent]
+    for answer, status, own in [*found, (later[later.rindex(b"HTTP/1.1 ") :], 400, None)]:
+        assert status_of(answer) == status
+        [told] = re.findall(rb"\r\nx-request-id: (.*)\r\n", answer)
+        assert told == own if own is not None else (len(told) == 32 and told != b"earlier")
 
 
 def test_an_operator_may_want_a_key_for_metrics_too() -> None:

@@ -409,11 +409,13 @@ def test_sglangs_shapes_give_each_prompt_its_items(value: Any, prompts: int, bat
         (7, 1, False, "image_data must be a text.*got int"),
         (True, 1, False, "got bool"),
         (["a", 7], 1, False, r"image_data\[1\] must be a text.*got int"),
-        ([["a", None]], 1, False, r"image_data\[1\] must be a text"),
         ([["a"], ["b", [1]]], 2, True, r"image_data\[1\]\[1\] must be a text.*got list"),
         ({"path": "a"}, 1, False, "object of url and detail, got the key 'path'"),
         ({"url": "a", "detail": "best"}, 1, False, "auto, low or high, got 'best'"),
-        ({"detail": "low"}, 1, False, "got NoneType"),
+        ({"detail": "low"}, 1, False, r"image_data must be an object with a url .*, got one without"),
+        ([{}], 1, False, r"image_data\[0\] must be an object with a url .*, got one without"),
+        ([{"url": None}], 1, False, r"image_data\[0\] must be a text: .*, got null"),
+        ([["a", None]], 1, False, r"image_data\[1\] must be a text: .*, got null"),
     ],
 )
 def test_other_shapes_are_refused_at_their_place(value: Any, prompts: int, batch: bool, message: str) -> None:

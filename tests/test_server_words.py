@@ -115,3 +115,38 @@ def test_a_torch_server_that_used_constraints_ends_without_a_word_of_its_librari
     assert "ended" in log
     assert "leaked" not in log
     assert log.rstrip().splitlines()[-1].endswith("ended")
+
+
+# Unknown fields.
+
+LENIENT = {"x-tirage-unknown-fields": "ignore"}
+NOVEL: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}),
+    ("/generative_scoring", {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}),
+    ("/tokenize", {"prompt": "a"}),
+    ("/detokenize", {"tokens": [5]}),
+    ("/explain", {"text": "a"}),
+    ("/check_constraint", {"guided_regex": "a+"}),
+    ("/abort_request", {"rid": "nobody's"}),
+)
+
+
+@pytest.mark.parametrize(("path", "body"), NOVEL)
+def test_every_route_refuses_unknown_fields_or_ignores_and_lists_them(path: str, body: dict[str, Any]) -> None:
+    asked = {**body, "urgency": 3}
+    refused = shared().post(path, asked)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "urgency")
+    assert "x-tirage-ignored-fields" not in shared().post(path, body).headers
+    for answer in (
+        shared().post(path, asked, headers=LENIENT),
+        shared("tiny", "--ignore-unknown-fields").post(path, asked),
+    ):
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-tirage-ignored-fields"] == "urgency"
+
+
+def test_unknown_parameters_of_an_explanation_are_listed_with_their_place() -> None:
+    body = {"text": "a", "urgency": 1, "sampling_params": [{"top_k": 2}, {"sparkle": True}]}
+    answer = shared().post("/explain", body, headers=LENIENT)
+    assert answer.headers["x-tirage-ignored-fields"] == "urgency, sampling_params[1].sparkle"
+    assert shared().post("/explain", body).status_code == 400

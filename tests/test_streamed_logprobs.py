@@ -70,6 +70,19 @@ def test_the_logprobs_of_a_streamed_response_are_those_of_the_whole(body: dict[s
         same(**wanted, input="tell a story", seed=seed, **body, **more)
 
 
+@pytest.mark.parametrize("body", [{"regex": ' \\{"a": 1\\}'}, {"regex": " (ab|b)c{2,6}"}, {"stop": ["e "]}])
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_logprobs_of_a_streamed_beam_search_are_those_of_the_whole(body: dict[str, Any], n: int) -> None:
+    beams = {"use_beam_search": True, "n": n, "temperature": 0, "max_tokens": 12, **body}
+    asked = {"messages": STORY, "logprobs": True, "top_logprobs": 1, **beams}
+    whole = chat(**asked)["choices"]
+    choices = [chunk["choices"][0] for chunk in stream("/v1/chat/completions", **asked)]
+    for index, choice in enumerate(whole):
+        own = [each for each in choices if each["index"] == index]
+        assert "".join(each["delta"].get("content") or "" for each in own) == choice["message"]["content"]
+        assert joined([each["logprobs"] for each in own]) == joined([choice["logprobs"]])
+
+
 @pytest.mark.parametrize("body", [{"max_tokens": 3}, {"max_tokens": 0}, {"n": 2, "max_tokens": 2}])
 def test_a_prompt_without_text_is_echoed_with_its_logprobs(body: dict[str, Any]) -> None:
     asked = {"prompt": [1, 2, 3], "echo": True, "logprobs": 2, "seed": 1, **body}

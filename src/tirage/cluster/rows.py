@@ -48,7 +48,7 @@ class Outcome:
 def read_row(line: bytes) -> BatchRow:
     """The row of a line of JSON. Raises ParamsError for what is not strict JSON, and for a row that breaks a rule."""
     given = strict_json.parse_object(line)
-    return _read_openai(given) if _name_of_id(given) == "custom_id" else _read_own(given)
+    return _read_openai(given) if "custom_id" in given else _read_own(given)
 
 
 def _read_own(given: Mapping[str, Any]) -> BatchRow:
@@ -77,23 +77,23 @@ def _read_openai(given: Mapping[str, Any]) -> BatchRow:
     return BatchRow(id=_id(given, "custom_id"), url=url, body=body)
 
 
+def named_id(line: bytes) -> dict[str, str | int | None]:
+    """The member of a line that holds its row's id, also of a row that breaks a rule; None where none can be read."""
+    try:
+        given = strict_json.parse_object(line)
+    except ParamsError:
+        return {"id": None}
+    name = "custom_id" if "custom_id" in given else "id"
+    try:
+        return {name: _id(given, name)}
+    except ParamsError:
+        return {name: None}
+
+
 def _refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
             raise ParamsError(f"row must have the fields {', '.join(known)}, got {shown(name)}{nearest(name, known)}")
-
-
-def id_of(line: bytes) -> str | int | None:
-    """The id of a line whose row may break another rule; None where it has no valid one."""
-    try:
-        given = strict_json.parse_object(line)
-        return _id(given, _name_of_id(given))
-    except ParamsError:
-        return None
-
-
-def _name_of_id(given: Mapping[str, Any]) -> str:
-    return "custom_id" if "custom_id" in given else "id"
 
 
 def _id(given: Mapping[str, Any], name: str) -> str | int:

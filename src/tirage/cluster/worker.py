@@ -11,7 +11,7 @@ from typing import Any
 
 from tirage.cluster.input_file import Part
 from tirage.cluster.openai_rows import OpenAIRoutes
-from tirage.cluster.rows import BatchRow, Outcome, id_of, read_row, seed_of
+from tirage.cluster.rows import BatchRow, Outcome, named_id, read_row, seed_of
 from tirage.engine import Completion, EngineRequest, LogprobEntry, Prompt, Sample, kept_of
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
@@ -135,7 +135,6 @@ class Worker:
 
     async def answer(self, number: int, line: bytes) -> Outcome:
         """What becomes of the line with that number; a row that cannot be answered says why, and nothing is raised."""
-        row = None
         try:
             row = read_row(line)
             if row.form == "openai":
@@ -144,7 +143,7 @@ class Worker:
             stream = self._llm.engine.submit(request, buffer=0)
             return outcome_of(number, row, await stream.result())
         except TirageError as error:
-            return failed(number, id_of(line) if row is None else row.id, str(error))
+            return failed(number, named_id(line), str(error))
 
     def request(self, row: BatchRow) -> EngineRequest:
         """The engine's request for a row in our own form. Raises ParamsError and GrammarError."""
@@ -182,7 +181,9 @@ def outcome_of(number: int, row: BatchRow, completion: Completion) -> Outcome:
     broken = next((each for each in completion.samples if each.finish_reason in ("error", "abort")), None)
     if broken is not None:
         stop = broken.stop
-        return failed(number, row.id, "the text ended early" if stop is None else stop.matched_text or stop.kind)
+        return failed(
+            number, {"id": row.id}, "the text ended early" if stop is None else stop.matched_text or stop.kind
+        )
     several = len(completion.samples) > 1
     return Outcome(results=tuple(result_of(row, completion, sample, several) for sample in completion.samples))
 
@@ -220,6 +221,6 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def failed(number: int, row_id: str | int | None, message: str) -> Outcome:
-    """A row that failed, with the number of its line and its id, None where it has no valid one."""
-    return Outcome(error={"line": number, "id": row_id, "error": message})
+def failed(number: int, named: Mapping[str, Any], message: str) -> Outcome:
+    """A row that failed, with the number of its line and its id, by the name that its form has for it."""
+    return Outcome(error={"line": number, **named, "error": message})

@@ -418,7 +418,7 @@ class BatchingScheduler:
             self._notify(group, sample)
 
     def _notify_all(self, group: SequenceGroup) -> None:
-        for sample in group.request.end(group.request.limit_stop):
+        for sample in group.request.end_empty():
             self._notify(group, sample)
 
     def _notify(self, group: SequenceGroup, sample: GrowingSample) -> None:

@@ -68,6 +68,10 @@ class BeamDeltaBuilder:
         live = self._request.live
         chars = common_length([each.text for each in live], self._chars)
         tokens = common_length([each.token_ids for each in live], self._tokens)
+        # Log-probabilities come with their text: other tokens may spell what follows in some of the hypotheses.
+        chars = min(
+            chars, next((each.entries[tokens].offset or 0 for each in live if len(each.entries) > tokens), chars)
+        )
         if chars == self._chars and (self._request.params.detokenize or tokens == self._tokens):
             return
         best, new_chars, new_tokens = live[0], slice(self._chars, chars), slice(self._tokens, tokens)

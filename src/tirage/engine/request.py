@@ -71,6 +71,8 @@ class EngineRequest:
         given = Inputs(token_ids=()) if inputs is None else inputs
         budget = TokenBudget.of(max_length, cache_length)
         self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, budget, given)
+        self.is_cut = len(self.prompt_ids) < len(prompt_ids)
+        """Whether the prompt lacks its first tokens, because of `truncate_prompt_tokens`."""
         self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, output_ids, vocab_size=vocab_size))
         self._sampling_row.compiled.check(vocab_size)
         check_ids(params.logits_processors, vocab_size)
@@ -128,13 +130,13 @@ class EngineRequest:
     def done_share(self) -> float:
         """How much of the answer is there, 0.0 to 1.0: of each sample its tokens among the most that it may have."""
         most = max(self.limit, 1)
-        shares = [1.0 if each.stop is not None else len(each.token_ids) / most for each in self._every()]
+        shares = [1.0 if each.stop is not None else len(each.token_ids) / most for each in self.all_samples()]
         return sum(shares) / len(shares)
 
     @property
     def output_tokens(self) -> int:
         """The number of tokens of all samples so far."""
-        return sum(len(sample.token_ids) for sample in self._every())
+        return sum(len(sample.token_ids) for sample in self.all_samples())
 
     def start_next(self) -> GrowingSample:
         """The sample that starts now: a copy of the one that stands for it and others, and at last that one itself."""
@@ -165,12 +167,25 @@ class EngineRequest:
             last.fail(stop)
             yield last
 
+    def end_empty(self) -> Iterator[GrowingSample]:
+        """Ends the samples of a request that may have no tokens, and gives each.
+
+        Of a beam search all hypotheses that were asked for are the empty text, and only the first is given.
+        """
+        if self.beams is None:
+            yield from self.end(self.limit_stop)
+            return
+        [empty] = self.samples
+        empty.fail(self.limit_stop)
+        self.set_hypotheses([(0.0, empty.renumbered(index)) for index in range(self.beams.returned)])
+        yield self.samples[0]
+
     def _insert(self, sample: GrowingSample) -> None:
         """Adds a sample before the one that stands for those that are not made."""
         self.samples[-1].index = len(self.samples)
         self.samples.insert(-1, sample)
 
-    def _every(self) -> list[GrowingSample]:
+    def all_samples(self) -> list[GrowingSample]:
         """All samples in order, of which the last that is made stands for those that are not."""
         samples = [*self.samples]
         return samples + samples[-1:] * (self.sample_count - len(samples))
@@ -217,9 +232,9 @@ class EngineRequest:
     def _returned(self) -> list[GrowingSample]:
         """The samples that the answer has: all, or the best `n` of `best_of`, best first."""
         if not _ranks(self.params):
-            return self._every()
+            return self.all_samples()
         # The sort is stable, so equal samples keep the order in which they were drawn.
-        ranked = sorted(self._every(), key=lambda sample: -sample.score())
+        ranked = sorted(self.all_samples(), key=lambda sample: -sample.score())
         return ranked[: self.params.n]
 
 

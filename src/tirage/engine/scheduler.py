@@ -317,7 +317,7 @@ class Scheduler:
         (self._apart.sequences if taken_apart else self._running).append(sequence)
 
     def _finish_empty(self, group: SequenceGroup) -> None:
-        for sample in group.request.end(group.request.limit_stop):
+        for sample in group.request.end_empty():
             self._notify(group, sample)
 
     # --- tokens --------------------------------------------------------------------------------------------------

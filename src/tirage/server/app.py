@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from tirage.engine import parse_speculative_config
@@ -43,11 +42,6 @@ _CLOSE_S = 2.0
 _LOADED_S = 2.0
 # How often the log reports that kernels are still being prepared.
 _REPORT_S = 10.0
-# What clients in a browser may send: keys, and what Anthropic's client adds.
-_HEADERS = (
-    *("authorization", "content-type", "x-api-key"),
-    *("anthropic-version", "anthropic-beta", "anthropic-dangerous-direct-browser-access"),
-)
 _log = logging.getLogger("tirage.server")
 
 
@@ -92,7 +86,7 @@ def routers_of(options: Options) -> tuple[APIRouter, ...]:
 
 
 def add_middleware(app: FastAPI) -> None:
-    """Adds the middleware: request checks outermost, then CORS, then authentication."""
+    """Adds the middleware: request checks and CORS outermost, then authentication."""
     options, metrics = app.state.options, app.state.metrics
 
     def record(scope: Scope, status: int, seconds: float) -> None:
@@ -106,9 +100,6 @@ def add_middleware(app: FastAPI) -> None:
     by_address = options.tenant_by == "address"
     keys = {"api_keys": options.api_key, "key_weights": options.key_weight, "admin_key": options.admin_key}
     app.add_middleware(Auth, **keys, open_paths=open_paths, by_address=by_address)
-    if options.cors_origin:
-        names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": list(_HEADERS)}
-        app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
     app.add_middleware(RequestMiddleware, options=options, record=record)
 
 

@@ -11,10 +11,13 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from tirage.server.cors import AllowedOrigins
 from tirage.server.errors import Refusal, envelope
 from tirage.server.options import Limits
+from tirage.server.request_ids import ID_HEADER, request_id
 
 _log = logging.getLogger("tirage.server")
 # Limits on the head of a request; no known client needs more.
@@ -60,6 +63,7 @@ class Connection(HttpToolsProtocol):
 
     limits = Limits()
     open = OpenConnections(limits.max_connections)
+    origins = AllowedOrigins(())
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -131,6 +135,8 @@ class Connection(HttpToolsProtocol):
         self.open.waiting.pop(self, None)
         self._head_timer = cancelled(self._head_timer)
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.send = without_chunks(self.cycle)  # type: ignore[method-assign]
         self._useless = 0
         self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
         if 1 < len(self._open) <= _AHEAD:
@@ -142,7 +148,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_head, self._head_bytes = True, 0
+        # The headers stay those of the request that was read; none of the next one have come.
+        self._in_head, self._head_bytes, self.headers = True, 0, []
         self._rest_timer = cancelled(self._rest_timer)
         if len(self._open) <= _AHEAD:
             # A large body pauses reading at its end, and nobody asks for more of it.
@@ -203,16 +210,43 @@ class Connection(HttpToolsProtocol):
         self._stall_timer = cancelled(self._stall_timer)
         self._rest_timer = cancelled(self._rest_timer)
 
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that every answer has: the id of the request, and those for pages of allowed origins.
+
+        The id is the one by which the application knows the request, the client's or a new one.
+        """
+        known, asked = None if self._in_head else self.scope.get("tirage.id"), self.headers or ()
+        return [(ID_HEADER, (known or request_id(asked)).encode()), *self.origins.headers(asked)]
+
     def _refuse(self, refusal: Refusal) -> None:
         """Answers in place of the application, unless an answer has begun or another request is open, and closes."""
         if not self._answering:
-            self.transport.write(plain_response(refusal))
+            self.transport.write(plain_response(refusal, self._own_headers()))
         elif not self._in_head and not self.cycle.response_started and not self._earlier:
             # The application waits for the rest of this body; nothing that it sends is written any more.
             self.cycle.disconnected = True
-            self.transport.write(plain_response(refusal))
+            self.transport.write(plain_response(refusal, self._own_headers()))
         self._disarm()
         self.transport.close()
+
+
+def without_chunks(cycle: RequestResponseCycle) -> Send:
+    """The `send` of an answer to HTTP/1.0, which has no chunks: what has no length ends with the connection."""
+    send_on, ends_with_connection = cycle.send, False
+
+    async def send(message: Any) -> None:
+        nonlocal ends_with_connection
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            ends_with_connection = b"content-length" not in names
+            # None would let the cycle choose chunks.
+            cycle.chunked_encoding = False if ends_with_connection else None
+        elif ends_with_connection:
+            # It counts down what a Content-Length has promised.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send_on(message)
+
+    return send
 
 
 def cancelled(timer: asyncio.TimerHandle | None) -> None:
@@ -248,14 +282,15 @@ def head_too_large() -> Refusal:
     return Refusal(431, f"the head of a request must be at most {HEADERS} headers and {HEAD_BYTES} bytes")
 
 
-def plain_response(refusal: Refusal) -> bytes:
-    """A refusal as the bytes of a response that closes the connection."""
+def plain_response(refusal: Refusal, own: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A refusal as the bytes of a response that closes the connection, with headers of one's own."""
     body = json.dumps(envelope(refusal)).encode()
     headers: dict[str, Any] = {
         **refusal.headers,
         "content-type": "application/json",
         "content-length": len(body),
         "connection": "close",
+        **{name.decode(): value.decode("latin-1") for name, value in own},
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return STATUS_LINE[refusal.status] + lines.encode() + b"\r\n" + body
+    return STATUS_LINE[refusal.status] + lines.encode("latin-1") + b"\r\n" + body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -68,12 +68,17 @@ async def in_worker_thread(request: Request, function: Callable[..., T], *argume
     return function(*arguments, **options)
 
 
-def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
-    """Raises Refusal 400 for a field that is none of the known ones."""
-    for name in body:
-        if name not in known:
-            hint = nearest(name, known) or "; leave it out"
-            raise Refusal(400, f"field must be a known name, got {name!r:.64}{hint}", param=name[:64])
+async def read_known(request: Request, known: Collection[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The known fields of the body, and the names of the others where these are ignored.
+
+    Raises Refusal 400 for one that is not known where they are not, and ParamsError for what is no JSON object.
+    """
+    body = await read_json(request)
+    unknown = tuple(name for name in body if name not in known)
+    if unknown and not is_lenient(request):
+        hint = nearest(unknown[0], known) or "; leave it out"
+        raise Refusal(400, f"field must be a known name, got {unknown[0]!r:.64}{hint}", param=unknown[0][:64])
+    return {name: value for name, value in body.items() if name in known}, unknown
 
 
 def is_lenient(request: Request) -> bool:
@@ -82,12 +87,18 @@ def is_lenient(request: Request) -> bool:
     return ignore or options_of(request).ignore_unknown_fields
 
 
+def unknown_header(names: Iterable[object]) -> dict[str, str]:
+    """The header that lists the fields that were ignored; none when there are none."""
+    found = listed(names)
+    return {"x-tirage-ignored-fields": found} if found else {}
+
+
 def ignored_header(names: Iterable[object], group: RequestGroup) -> dict[str, str]:
     """The headers that list the ignored fields, and what is ignored in a schema; none of them when there is nothing."""
     constraints = (running.request.constraint for running in group.requests)
     ignored = {place: None for each in constraints if each is not None for place in each.grammar.ignored}
-    found = {"x-tirage-ignored-fields": listed(names), "x-tirage-ignored-in-schema": listed(ignored)}
-    return {name: value for name, value in found.items() if value}
+    in_schema = listed(ignored)
+    return unknown_header(names) | ({"x-tirage-ignored-in-schema": in_schema} if in_schema else {})
 
 
 def listed(names: Iterable[object]) -> str:

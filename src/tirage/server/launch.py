@@ -20,6 +20,7 @@ from tirage.models import find_model
 from tirage.models.vllm import parse_engine_args, require_vllm
 from tirage.server.app import create_app
 from tirage.server.connection import Connection, OpenConnections
+from tirage.server.cors import AllowedOrigins
 from tirage.server.descriptors import ACCEPTED_AT_ONCE, most_connections
 from tirage.server.logs import set_up
 from tirage.server.options import Options
@@ -96,7 +97,8 @@ def serve(options: Options) -> int:
 def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
     """uvicorn's settings."""
     limits = options.limits
-    found = {"limits": limits, "open": OpenConnections(most_connections(limits.max_connections))}
+    connections = OpenConnections(most_connections(limits.max_connections))
+    found = {"limits": limits, "open": connections, "origins": AllowedOrigins(options.cors_origin)}
     protocol = type("LimitedConnection", (Connection,), found)
     return uvicorn.Config(
         app,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tirage.llm import LLM
 
 Detail = Literal["auto", "low", "high"]
+_SOURCES = "a data URI, base64, a file name or a URL"
 _THREADS = 4
 _ECHO = 60
 _LONGEST_NAME = 4096
@@ -76,9 +77,11 @@ def read_item(kind: Kind, name: str, value: Any) -> MediaItem:
     for key in given:
         if key not in {"url", "detail"}:
             raise MediaError(name, f"a text or an object of url and detail, got the key {str(key)[:_ECHO]!r}")
-    source, detail = given.get("url"), given.get("detail") or "auto"
+    if "url" not in given:
+        raise MediaError(name, f"an object with a url ({_SOURCES}), got one without")
+    source, detail = given["url"], given.get("detail") or "auto"
     if not isinstance(source, str):
-        raise MediaError(name, f"a text: a data URI, base64, a file name or a URL, got {type(source).__name__}")
+        raise MediaError(name, f"a text: {_SOURCES}, got {'null' if source is None else type(source).__name__}")
     if detail not in ("auto", "low", "high"):
         raise MediaError(name, f"given with the detail auto, low or high, got {str(detail)[:_ECHO]!r}")
     return MediaItem(kind, name, source, detail)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ipaddress
 import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,12 +16,12 @@ from tirage.engine import Tenant
 from tirage.server import errors
 from tirage.server.client import CLIENT, Client
 from tirage.server.connection import transfer_coding, unknown_coding
+from tirage.server.cors import AllowedOrigins
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Limits, Options
 from tirage.server.pending_bodies import PendingBodies
+from tirage.server.request_ids import ID_HEADER, request_id
 
-ID_HEADER = b"x-request-id"
-_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 # After a refusal the rest of a body is read for this long, so that the client can read the answer.
@@ -32,7 +31,7 @@ Record = Callable[[Scope, int, float], None]
 
 
 class RequestMiddleware:
-    """ASGI middleware: request ids, Host and Origin, type and size of bodies, and errors.
+    """ASGI middleware: request ids, Host, Origin and CORS, type and size of bodies, and errors.
 
     Calls `record(scope, status, seconds)` after every answer; status 499 is a client that left before one began.
     """
@@ -40,7 +39,7 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, *, options: Options, record: Record) -> None:
         self._app, self._limits, self._record = app, options.limits, record
         self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
-        self._origins = set(options.cors_origin)
+        self._origins = AllowedOrigins(options.cors_origin)
         self._bodies = PendingBodies(options.limits.max_pending_body)
         self._root = options.root_path
 
@@ -51,7 +50,7 @@ class RequestMiddleware:
         strip_root(scope, self._root)
         began, status = time.perf_counter(), 499
         scope["tirage.id"] = request_id(scope["headers"])
-        own = id_headers(scope)
+        own = [*id_headers(scope), *self._origins.headers(scope["headers"])]
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -77,6 +76,9 @@ class RequestMiddleware:
             self._check_origin(scope)
         except Refusal as refusal:
             await refuse(refusal, scope, receive, send)
+            return
+        if (preflight := self._origins.preflight(scope)) is not None:
+            await preflight(scope, receive, send)
             return
         try:
             await self._run(scope, body, lingering(receive, send, lambda: body.cut))
@@ -126,7 +128,7 @@ class RequestMiddleware:
             return
         origin, host = values[0].decode("latin-1"), b"".join(header(scope, b"host")).decode("latin-1")
         same = origin.lower() in {f"http://{host}".lower(), f"https://{host}".lower()}
-        if len(values) > 1 or not (same or origin in self._origins or "*" in self._origins):
+        if len(values) > 1 or not (same or self._origins.allows(origin)):
             raise Refusal(403, "pages of this origin are not served; the operator can allow it with --cors-origin")
 
 
@@ -180,14 +182,6 @@ def tenant_in(scope: Scope) -> Tenant:
     return scope.get("tirage.tenant", Tenant())
 
 
-def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The client's own id of its request if it is a plain word, else a random one."""
-    given = [value for name, value in headers if name == ID_HEADER]
-    if len(given) == 1 and _ID.fullmatch(given[0]):
-        return given[0].decode("ascii")
-    return secrets.token_hex(16)
-
-
 def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     """The headers that tell the id of a request; Anthropic's clients read `request-id`."""
     names = (ID_HEADER, b"request-id") if errors.is_anthropic(scope["path"]) else (ID_HEADER,)
@@ -223,10 +217,11 @@ def check_head(scope: Scope, limits: Limits) -> None:
 
 
 def is_json(types: Sequence[bytes]) -> bool:
-    """Whether the content type is JSON in UTF-8."""
-    kind, _, rest = b"".join(types).lower().partition(b";")
-    charset = rest.strip().strip(b'"').replace(b'"', b"")
-    return kind.strip() == b"application/json" and charset in {b"", b"charset=utf-8", b"charset=utf8"}
+    """Whether the content type is JSON in UTF-8; parameters but `charset` mean nothing."""
+    kind, *parameters = b"".join(types).lower().split(b";")
+    pairs = [parameter.partition(b"=") for parameter in parameters]
+    charsets = {value.strip(b' \t"') for name, _, value in pairs if name.strip() == b"charset"}
+    return len(types) == 1 and kind.strip() == b"application/json" and charsets <= {b"utf-8", b"utf8"}
 
 
 def too_large(limits: Limits) -> Refusal:

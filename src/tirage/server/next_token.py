@@ -67,6 +67,7 @@ class NextTokenQuestion:
     """What to explain: the draw after a prompt, or the reply to messages, and `output_ids`, once for each of `params`.
 
     `top` is how many of the most likely tokens are followed, `follow` are further ones.
+    `ignored` are the fields of the parameters that nobody knows.
     """
 
     prompt: Prompt | None
@@ -76,6 +77,7 @@ class NextTokenQuestion:
     params: tuple[SamplingParams, ...]
     top: int
     follow: tuple[int, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def inputs(self) -> list[EngineInput]:
         """An input for each of the parameters; of the samples that they ask for, the first is explained."""

@@ -112,11 +112,11 @@ class CompletionTexts:
     tokenizer: Tokenizer
 
     def echo(self, running: RunningRequest) -> str:
-        """The text of the prompt, if the request wants it echoed."""
+        """The text of the prompt, or of what was left of it, if the request wants it echoed."""
         if not self.request.fields["echo"]:
             return ""
         given = running.engine_input.prompt
-        if given is not None and given.text is not None:
+        if given is not None and given.text is not None and not running.request.is_cut:
             return given.text
         return self.tokenizer.decode(running.request.prompt_ids)
 

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from tirage.dialects import DialectError
 from tirage.errors import GrammarError, ParamsError
-from tirage.server.http_request import check_names, in_worker_thread, manager_of, read_json, tenant_of
+from tirage.server.http_request import in_worker_thread, manager_of, read_known, tenant_of, unknown_header
 from tirage.server.routes.chat import read_chat
 from tirage.server.routes.fields import json_body, object_schema
 from tirage.server.routes.openai_request import CHAT, read_request
@@ -30,8 +30,8 @@ async def check_constraint(request: Request) -> Response:
     The answer lists the places of a schema that decide nothing. Raises DialectError without a constraint, and Refusal,
     the one that the chat would get.
     """
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, _NAMES)
+    manager = manager_of(request)
+    body, unknown = await read_known(request, _NAMES)
     asked = {**body, "messages": _MESSAGES, "max_tokens": 1}
     chat = await in_worker_thread(request, read_request, CHAT, asked, manager.options, manager.llm, lenient=False)
     found = await read_chat(chat, request)
@@ -48,4 +48,4 @@ async def check_constraint(request: Request) -> Response:
         refusal.message = found.tools.reworded(refusal.message)
         raise refusal from error
     ignored: list[Any] = [] if prepared.constraint is None else list(prepared.constraint.grammar.ignored)
-    return JSONResponse({"valid": True, "mode": guided.mode, "ignored": ignored})
+    return JSONResponse({"valid": True, "mode": guided.mode, "ignored": ignored}, headers=unknown_header(unknown))

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from tirage.fields.rules import Bool, shown
 from tirage.server.errors import Refusal
-from tirage.server.http_request import admin_of, check_names, manager_of, options_of, read_json, tenant_of
+from tirage.server.http_request import admin_of, manager_of, options_of, read_known, tenant_of, unknown_header
 from tirage.server.options import check_limit
 from tirage.server.routes.fields import Field, json_body, object_schema, read_fields, structured, table
 from tirage.server.threads import in_thread
@@ -35,15 +35,16 @@ async def abort_request(request: Request) -> Response:
 
     `abort_all` aborts everyone's requests and needs the admin key.
     """
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, ABORT)
+    manager = manager_of(request)
+    body, unknown = await read_known(request, ABORT)
     fields = read_fields(ABORT, body)
     if fields["abort_all"]:
         check_admin(request)
-        return JSONResponse({"aborted": manager.abort_all(), "not_found": []})
+        return JSONResponse({"aborted": manager.abort_all(), "not_found": []}, headers=unknown_header(unknown))
     names, tenant = rids_of(fields["rid"], request), tenant_of(request)
     aborted = [name for name in names if manager.abort(name, tenant=tenant)]
-    return JSONResponse({"aborted": aborted, "not_found": [name for name in names if name not in aborted]})
+    missed = [name for name in names if name not in aborted]
+    return JSONResponse({"aborted": aborted, "not_found": missed}, headers=unknown_header(unknown))
 
 
 @admin_router.post("/flush_cache")
@@ -53,13 +54,12 @@ async def flush_cache(request: Request) -> Response:
     Raises Refusal 503 when the engine does not answer.
     """
     check_admin(request)
-    if await request.body():
-        check_names(await read_json(request), ())
+    unknown = (await read_known(request, ()))[1] if await request.body() else ()
     try:
         await asyncio.wait_for(in_thread(manager_of(request).llm.engine.flush), _FLUSH_S)
     except TimeoutError:
         raise Refusal(503, "the model's loop does not answer; see /health") from None
-    return JSONResponse({"success": True})
+    return JSONResponse({"success": True}, headers=unknown_header(unknown))
 
 
 def rids_of(rid: Any, request: Request) -> list[str]:

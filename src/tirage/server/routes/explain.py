@@ -13,13 +13,21 @@ from tirage.dialects import DialectError
 from tirage.errors import GrammarError, ParamsError
 from tirage.fields.rules import Int, shown
 from tirage.params import SamplingParams
-from tirage.server.http_request import check_names, in_worker_thread, manager_of, read_json, tenant_of
+from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, read_known, tenant_of, unknown_header
 from tirage.server.next_token import NextTokenQuestion
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
 from tirage.server.routes.fields import Field, json_body, object_schema, read_fields, structured, table
 from tirage.server.routes.generate import grammar_refusal
-from tirage.server.routes.sglang_request import FIELDS, GENERATE, adapter_of, ids_of, prompt_of, read_sampling
+from tirage.server.routes.sglang_request import (
+    FIELDS,
+    GENERATE,
+    SamplingObject,
+    adapter_of,
+    ids_of,
+    prompt_of,
+    read_sampling,
+)
 from tirage.server.sse import JsonParts, dump
 
 router = APIRouter(tags=["text"])
@@ -48,9 +56,9 @@ EXPLAIN = table([
 @router.post("/explain", openapi_extra=json_body(object_schema(EXPLAIN)))
 async def explain(request: Request) -> Response:
     """Every stage of the draw of the next token; `explanations` has one entry for each set of parameters."""
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, EXPLAIN)
-    question = await in_worker_thread(request, read_question, body, manager.options)
+    manager, lenient = manager_of(request), is_lenient(request)
+    body, unknown = await read_known(request, EXPLAIN)
+    question = await in_worker_thread(request, read_question, body, manager.options, lenient=lenient)
     try:
         ids, explanations = await request.app.state.explainer.explain(question, tenant=tenant_of(request))
     except GrammarError as error:
@@ -61,10 +69,11 @@ async def explain(request: Request) -> Response:
         raise GENERATE.translated(error, "sampling_params.") from None
     commas = [b","] * (len(explanations) - 1)
     listed = [part for pair in zip(explanations, [*commas, b"]}"], strict=True) for part in pair]
-    return JsonParts([b'{"input_ids":%b,"explanations":[' % dump(list(ids)), *listed])
+    headers = unknown_header((*unknown, *question.ignored))
+    return JsonParts([b'{"input_ids":%b,"explanations":[' % dump(list(ids)), *listed], headers=headers)
 
 
-def read_question(body: Mapping[str, Any], options: Options) -> NextTokenQuestion:
+def read_question(body: Mapping[str, Any], options: Options, *, lenient: bool = False) -> NextTokenQuestion:
     """What a body asks; raises DialectError that names the first field that breaks a rule."""
     fields = read_fields({name: each for name, each in EXPLAIN.items() if not each.has_reader}, body)
     given = [name for name in _SOURCES if body.get(name) is not None]
@@ -73,14 +82,16 @@ def read_question(body: Mapping[str, Any], options: Options) -> NextTokenQuestio
         raise DialectError(f"text must be given, or input_ids or messages instead, got {got}; give one", "text")
     name, adapter = given[0], adapter_of(fields["lora_path"])
     is_chat = name == "messages"
+    sampling = read_params(body.get("sampling_params"), fields["semantics"], lenient=lenient)
     return NextTokenQuestion(
         prompt=None if is_chat else replace(prompt_of(name, body[name], name), adapter=adapter),
         messages=read_messages(body[name]) if is_chat else None,
         adapter=adapter,
         output_ids=read_ids(body, "output_ids"),
-        params=read_params(body.get("sampling_params"), fields["semantics"], options),
+        params=tuple(params_of(each, options) for each in sampling),
         top=read_top(fields["top"], options),
         follow=read_follow(body, options),
+        ignored=tuple(each.where + unknown for each in sampling for unknown in each.parsed.ignored),
     )
 
 
@@ -121,20 +132,26 @@ def read_messages(value: Any) -> Sequence[Mapping[str, Any]]:
     return value
 
 
-def read_params(value: Any, semantics: str | None, options: Options) -> tuple[SamplingParams, ...]:
-    """The parameters of each object of `sampling_params`; raises DialectError for wrong ones, and for too many."""
+def read_params(value: Any, semantics: str | None, *, lenient: bool) -> list[SamplingObject]:
+    """Each object of `sampling_params`; raises DialectError for wrong ones, and for too many."""
     if not isinstance(value, list):
-        return (read_one(value, "sampling_params.", semantics, options),)
+        return [read_one(value, "sampling_params.", semantics, lenient=lenient)]
     if not 0 < len(value) <= MOST_PARAMS:
         text = f"sampling_params must be an object or a list of 1 to {MOST_PARAMS}, got {len(value)} of them"
         raise DialectError(text, "sampling_params")
-    return tuple(read_one(each, f"sampling_params[{i}].", semantics, options) for i, each in enumerate(value))
+    return [read_one(each, f"sampling_params[{i}].", semantics, lenient=lenient) for i, each in enumerate(value)]
 
 
-def read_one(value: Any, where: str, semantics: str | None, options: Options) -> SamplingParams:
-    """The parameters of one object; raises DialectError for a beam search, in which nothing is drawn."""
-    sampling = read_sampling(value, where, semantics, lenient=False)
+def read_one(value: Any, where: str, semantics: str | None, *, lenient: bool) -> SamplingObject:
+    """One of these objects; raises DialectError for a beam search, in which nothing is drawn."""
+    sampling = read_sampling(value, where, semantics, lenient=lenient)
     if sampling.own["beam_width"] is not None:
         place = f"{where}beam_width"
         raise DialectError(f"{place} must be null, got {sampling.own['beam_width']}: beams are not drawn", place)
-    return with_named(sampling.parsed.params, None, sampling.parsed.given.get("custom_params"), options, where)
+    return sampling
+
+
+def params_of(sampling: SamplingObject, options: Options) -> SamplingParams:
+    """The parameters of an object; raises DialectError for a processor that is not enabled."""
+    arguments = sampling.parsed.given.get("custom_params")
+    return with_named(sampling.parsed.params, None, arguments, options, sampling.where)

@@ -34,7 +34,7 @@ from tirage.server.routes.sglang_request import (
     GenerateRequest,
     read_body,
 )
-from tirage.server.routes.sglang_shapes import EntryBuilder, TokenText
+from tirage.server.routes.sglang_shapes import EntryBuilder
 from tirage.server.routes.sglang_stream import GenerateFormatter
 from tirage.server.sse import EventStream, JsonAnswer
 from tirage.text import Tokenizer
@@ -77,12 +77,12 @@ async def generate(raw_request: Request) -> Response:
     except ParamsError as error:
         raise translated(error, body) from None
     check_fit(group, body)
-    headers, token_text = ignored_header(body.ignored, group), token_text_of(manager.llm.tokenizer)
+    headers, tokenizer = ignored_header(body.ignored, group), manager.llm.tokenizer
     if body.stream:
-        return EventStream(group, GenerateFormatter(group, body, token_text, began=began), headers=headers)
+        return EventStream(group, GenerateFormatter(group, body, tokenizer, began=began), headers=headers)
 
     def build(completions: Sequence[Completion]) -> Any:
-        return answer(group.requests, body, completions, token_text, began=began)
+        return answer(group.requests, body, completions, tokenizer, began=began)
 
     return JsonAnswer(group, build, headers=headers)
 
@@ -106,11 +106,6 @@ def engine_input_of(request: GenerateRequest, media: Sequence[Any], *, repeats: 
         cache_salt=request.cache_salt,
         rid=request.rid,
     )
-
-
-def token_text_of(tokenizer: Tokenizer) -> TokenText:
-    """A function from a token id to the token's own text."""
-    return lambda token: tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
 def check_fit(group: RequestGroup, body: GenerateBody) -> None:
@@ -180,7 +175,7 @@ def answer(
     running: Sequence[RunningRequest],
     body: GenerateBody,
     completions: Sequence[Completion],
-    token_text: TokenText,
+    tokenizer: Tokenizer,
     *,
     began: float,
 ) -> Any:
@@ -195,6 +190,6 @@ def answer(
     entries = (
         entry
         for one, (request, completion) in zip(running, pairs, strict=True)
-        for entry in EntryBuilder(one, request, body, token_text, began=began).entries(completion)
+        for entry in EntryBuilder(one, request, body, tokenizer, began=began).entries(completion)
     )
     return entries if body.is_list else next(entries)

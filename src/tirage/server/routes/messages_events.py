@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tirage.engine import Completion, Sample
+from tirage.engine import Completion, EngineRequest, Sample
 from tirage.server.errors import anthropic_envelope
 from tirage.server.request_group import RequestGroup
 from tirage.server.routes.call_json import read_text
@@ -86,7 +86,11 @@ class AnthropicAnswer(MessageAnswer):
         yield from self._end()
         reason, sequence = stop_of(sample, has_calls=self._has_calls)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        yield {"type": "message_delta", "delta": delta, "usage": usage_of(completion, self.reader)}
+        yield {
+            "type": "message_delta",
+            "delta": delta,
+            "usage": usage_of(completion, self.running.request, self.reader),
+        }
         yield {"type": "message_stop"}
 
     def assembled(self, events: Iterable[NamedEvent]) -> dict[str, Any]:
@@ -195,9 +199,10 @@ def input_usage(prompt: int, cached: int) -> dict[str, int]:
     }
 
 
-def usage_of(completion: Completion, reader: MessageReader) -> dict[str, Any]:
+def usage_of(completion: Completion, request: EngineRequest, reader: MessageReader) -> dict[str, Any]:
     """The usage of a whole message, with the tokens of its thoughts where they are told apart."""
-    found = usage([completion], reasoning_tokens=reader.count if reader.separates else None)
+    count = reader.count if reader.separates else None
+    found = usage([completion], [request], reasoning_tokens=count)
     cached = found["prompt_tokens_details"]["cached_tokens"]
     told = {**input_usage(found["prompt_tokens"], cached), "output_tokens": found["completion_tokens"]}
     if not reader.separates:

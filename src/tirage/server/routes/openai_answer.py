@@ -113,7 +113,7 @@ class ChoiceBuilder(UnsentText, ABC):
     def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest) -> None:
         super().__init__(running)
         self.index, self.request = index, request
-        self.begun, self.is_plain, self.template = False, True, None
+        self.opened, self.begun, self.is_plain, self.template = False, False, True, None
 
     template: JsonTemplate | None
 
@@ -227,12 +227,12 @@ class AnswerBuilder:
         return self._metadata.object(self._kind, choices, **more)
 
     def begin(self) -> Iterable[Event]:
-        """The first chunk of every choice."""
+        """The first chunk of every choice that is certain to come: a beam search may find fewer than were asked for."""
         for number, running in enumerate(self._group.requests):
             for index in range(running.engine_input.returned):
                 choice = self._choices[number, index] = self._new_choice(len(self._choices), running)
-                for part in choice.opening():
-                    yield {**self._chunk(part), **choice.shared()}
+                if not index or running.engine_input.beams is None:
+                    yield from self._open(choice)
 
     def format(self, number: int, delta: Delta) -> Iterator[Event]:
         """The chunks of a delta."""
@@ -242,6 +242,7 @@ class AnswerBuilder:
             self._completions[number] = delta.completion
         if not choice.begun:
             choice.begun = True
+            yield from self._open(choice)
             yield from map(self._chunk, choice.lead())
         if delta.finish_reason is None and choice.waiting < self._request.interval:
             return
@@ -266,6 +267,13 @@ class AnswerBuilder:
         if more:
             yield self._metadata.object(self._chunk_kind, [], **more)
 
+    def _open(self, choice: ChoiceBuilder) -> Iterator[dict[str, Any]]:
+        """The chunks that open a choice, unless it is open."""
+        if not choice.opened:
+            choice.opened = True
+            for part in choice.opening():
+                yield {**self._chunk(part), **choice.shared()}
+
     def _text_chunk(self, choice: ChoiceBuilder, text: str) -> bytes:
         """The chunk of a text alone, from JSON that is prepared once for each choice."""
         if choice.template is None:
@@ -284,7 +292,8 @@ class AnswerBuilder:
         return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
     def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        return usage(completions, reasoning_tokens=self._reasoning_tokens)
+        requests = [running.request for running in self._group.requests]
+        return usage(completions, requests, reasoning_tokens=self._reasoning_tokens)
 
     def _extras(self) -> dict[str, Any]:
         """What the answer holds besides OpenAI's members because the request wants it."""

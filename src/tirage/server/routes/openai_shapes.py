@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tirage.engine import Completion, LogprobEntry, MadeWhenRead
+from tirage.engine import Completion, EngineRequest, LogprobEntry, MadeWhenRead
 from tirage.params import SamplingParams
 from tirage.server import errors
 from tirage.server.routes.sglang_shapes import matched
@@ -41,12 +41,15 @@ class ResponseMetadata:
 
 
 def usage(
-    completions: Sequence[Completion], *, reasoning_tokens: Callable[[Sequence[int]], int] | None = None
+    completions: Sequence[Completion],
+    requests: Sequence[EngineRequest],
+    *,
+    reasoning_tokens: Callable[[Sequence[int]], int] | None = None,
 ) -> dict[str, Any]:
-    """The token counts of an answer: every prompt once, and all tokens drawn.
+    """The token counts of an answer: every prompt once, and all tokens drawn, those of samples not returned too.
 
-    `reasoning_tokens` counts the reasoning tokens of a sample, for an answer that separates reasoning. Forced tokens
-    are counted where there are any.
+    `requests` are those of the completions. `reasoning_tokens` counts the reasoning tokens of a sample, for an answer
+    that separates reasoning. Forced tokens are counted where there are any.
     """
     prompt = sum(completion.usage.prompt_tokens for completion in completions)
     drawn = sum(completion.usage.completion_tokens for completion in completions)
@@ -57,7 +60,7 @@ def usage(
         "total_tokens": prompt + drawn,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    samples = [sample for each in completions for sample in each.samples]
+    samples = [sample for each in requests for sample in each.all_samples()]
     forced = sum(sample.forced_tokens for sample in samples)
     details = {"forced_tokens": forced} if forced else {}
     if reasoning_tokens is not None:

@@ -161,7 +161,7 @@ class ResponseAnswer(MessageAnswer):
 
     def _usage(self, completion: Completion) -> dict[str, Any]:
         """The token counts by the names of this API."""
-        found = usage([completion], reasoning_tokens=self.reader.count)
+        found = usage([completion], [self.running.request], reasoning_tokens=self.reader.count)
         return {
             "input_tokens": found["prompt_tokens"],
             "input_tokens_details": {"cache_write_tokens": 0, **found["prompt_tokens_details"]},

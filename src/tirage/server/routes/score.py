@@ -22,7 +22,7 @@ from tirage.params import SamplingParams
 from tirage.server import errors
 from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
-from tirage.server.http_request import check_names, manager_of, read_json, tenant_of
+from tirage.server.http_request import manager_of, read_known, tenant_of, unknown_header
 from tirage.server.options import check_limit
 from tirage.server.request_group import RequestGroup
 from tirage.server.routes.fields import (
@@ -130,8 +130,8 @@ async def score(request: Request) -> Response:
 
     Raises DialectError and Refusal, which name the field at fault.
     """
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, SCORE)
+    manager = manager_of(request)
+    body, unknown = await read_known(request, SCORE)
     fields = read_fields(SCORE, body)
     if fields["temperature"] != 1.0 and not fields["apply_softmax"]:
         raise DialectError(f"temperature must go with apply_softmax, got {fields['temperature']}", "temperature")
@@ -149,7 +149,7 @@ async def score(request: Request) -> Response:
             "object": "scoring",
         }
 
-    return JsonAnswer(group, whole)
+    return JsonAnswer(group, whole, headers=unknown_header(unknown))
 
 
 @router.post(
@@ -161,8 +161,8 @@ async def generative_scoring(request: Request) -> Response:
 
     Raises DialectError and Refusal, which name the field at fault.
     """
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, GENERATIVE_SCORING)
+    manager = manager_of(request)
+    body, unknown = await read_known(request, GENERATIVE_SCORING)
     fields = read_fields(GENERATIVE_SCORING, body)
     if fields["query"] is None:
         raise DialectError("query must be given, got none; send an empty text for items alone", "query")
@@ -182,7 +182,7 @@ async def generative_scoring(request: Request) -> Response:
             "usage": usage_of(completions, drawn=True),
         }
 
-    return JsonAnswer(group, whole)
+    return JsonAnswer(group, whole, headers=unknown_header(unknown))
 
 
 async def submit_items(

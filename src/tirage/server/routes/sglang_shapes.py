@@ -16,14 +16,20 @@ from tirage.patterns import PatternMatcher, compile_pattern
 from tirage.server.errors import of_stop
 from tirage.server.replay import effective
 from tirage.server.request_group import RunningRequest
+from tirage.server.routes.reasoning_count import ReasoningCounters
 from tirage.server.routes.sglang_request import GenerateBody, GenerateRequest
 from tirage.server.sse import JsonTemplate
-from tirage.text import Stop
+from tirage.text import Stop, Tokenizer
 
 LOWEST_LOGPROB = -3.4028235e38
 """What SGLang writes for minus infinity, which JSON does not have."""
 TokenText = Callable[[int], str]
 """The text of a token by its id."""
+
+
+def token_text_of(tokenizer: Tokenizer) -> TokenText:
+    """A function from a token id to the token's own text."""
+    return lambda token: tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
 def finish(
@@ -148,24 +154,27 @@ class EntryBuilder:
         running: RunningRequest,
         request: GenerateRequest,
         body: GenerateBody,
-        token_text: TokenText,
+        tokenizer: Tokenizer,
         *,
         began: float,
         first_index: int | None = None,
     ) -> None:
         self._running, self._request, self._body = running, request, body
         self._began, self._first_index = began, first_index
-        self.logprobs = LogprobLists(request, body, token_text) if request.return_logprob else None
+        self.reasoning = ReasoningCounters(running.request, tokenizer)
+        self.logprobs = LogprobLists(request, body, token_text_of(tokenizer)) if request.return_logprob else None
 
     def template(self, index: int, sent: Sent = NOTHING_SENT) -> JsonTemplate:
         """The event of a sample that has not ended, without what was `sent` of the prompt.
 
-        Its holes are the text, the ids, their number and, with log-probabilities, the lists and their length.
+        Its holes are the text, the ids, how many of these are reasoning, their number and, with log-probabilities, the
+        lists and their length.
         """
         names = [] if self.logprobs is None else [*self.logprobs.names, "output_token_logprobs_length"]
         holes = dict.fromkeys(names)
-        entry = self._entry(index, text=None, output_ids=None, completion_tokens=None, logprobs=holes, sent=sent)
-        return JsonTemplate(entry, ["text", "output_ids", "completion_tokens", *names])
+        counts: dict[str, Any] = {"reasoning_tokens": None, "completion_tokens": None}
+        entry = self._entry(index, text=None, output_ids=None, counts=counts, logprobs=holes, sent=sent)
+        return JsonTemplate(entry, ["text", "output_ids", *counts, *names])
 
     def finished(self, sample: Sample, sent: Sent = NOTHING_SENT) -> dict[str, Any]:
         """The entry of a sample that has ended, without what was `sent` before."""
@@ -178,7 +187,7 @@ class EntryBuilder:
             sample.index,
             text=sample.text[sent.characters :],
             output_ids=ids[sent.tokens :],
-            completion_tokens=len(ids),
+            counts={"reasoning_tokens": self.reasoning.count(ids), "completion_tokens": len(ids)},
             logprobs=lists,
             sent=sent,
         )
@@ -192,14 +201,25 @@ class EntryBuilder:
             found = self.finished(sample)
             if not number and self._request.beams is not None:
                 beams = [beam_of(each, self._request.stop_regex) for each in completion.samples]
-                drawn = completion.usage.completion_tokens
-                found["meta_info"] |= {"beam_results": beams, "completion_tokens": drawn}
+                found["meta_info"] |= {"beam_results": beams, **self._counts(completion)}
             if not number and self._body.return_effective_params:
                 found["effective_params"] = effective(self._running, completion)
             yield found
 
+    def _counts(self, completion: Completion) -> dict[str, int]:
+        """The token counts of all hypotheses of a beam search."""
+        reasoning = sum(self.reasoning.count(sample.token_ids) for sample in completion.samples)
+        return {"reasoning_tokens": reasoning, "completion_tokens": completion.usage.completion_tokens}
+
     def _entry(
-        self, index: int, *, text: Any, output_ids: Any, completion_tokens: Any, logprobs: Mapping[str, Any], sent: Sent
+        self,
+        index: int,
+        *,
+        text: Any,
+        output_ids: Any,
+        counts: Mapping[str, Any],
+        logprobs: Mapping[str, Any],
+        sent: Sent,
     ) -> dict[str, Any]:
         """The members that every entry has; of the prompt's tokens only what was not `sent`."""
         request, own = self._running.request, self._running.rid or self._running.id
@@ -209,8 +229,7 @@ class EntryBuilder:
             "prompt_tokens": request.prompt_tokens,
             "weight_version": "default",
             "num_retractions": 0,
-            "reasoning_tokens": 0,
-            "completion_tokens": completion_tokens,
+            **counts,
             "cached_tokens": request.cached_tokens,
             "cached_tokens_details": {"device": request.cached_tokens, "host": 0},
             "dp_rank": None,

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tirage.engine import Delta
+from tirage.engine import Completion, Delta
 from tirage.server.errors import envelope, of_stop
 from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup
+from tirage.server.routes.reasoning_count import ReasoningCounter
 from tirage.server.routes.sglang_request import GenerateBody
-from tirage.server.routes.sglang_shapes import NOTHING_SENT, EntryBuilder, LogprobLists, Sent, TokenText
+from tirage.server.routes.sglang_shapes import NOTHING_SENT, EntryBuilder, LogprobLists, Sent
 from tirage.server.sse import Event, JsonTemplate, dump, dump_text, pieces
+from tirage.text import Tokenizer
 
 _LONG_BYTES = 32 * 1024
 """How many bytes of log-probabilities are sent at once; more are sent in pieces, as the client reads them."""
@@ -24,15 +26,21 @@ class SampleStream:
     """What has come of one sample, as the JSON of its next event.
 
     `template` is from `EntryBuilder.template`. With one of `later` events each shows what is new, else everything.
+    `reasoning` counts the tokens of its reasoning.
     """
 
     def __init__(
-        self, template: JsonTemplate, logprobs: LogprobLists | None, *, later: JsonTemplate | None = None
+        self,
+        template: JsonTemplate,
+        logprobs: LogprobLists | None,
+        *,
+        later: JsonTemplate | None = None,
+        reasoning: ReasoningCounter | None = None,
     ) -> None:
         self.unsent_tokens = 0
         self.sent = NOTHING_SENT
         """What earlier events have shown and the last one need not repeat."""
-        self._template, self._logprobs, self._later = template, logprobs, later
+        self._template, self._logprobs, self._later, self._reasoning = template, logprobs, later, reasoning
         self._text, self._ids = bytearray(), bytearray()
         # The element of each token: one array that grows would leave holes behind wherever it was.
         self._lists = {name: list[bytes]() for name in (() if logprobs is None else logprobs.names)}
@@ -43,6 +51,8 @@ class SampleStream:
         self._text += dump_text(delta.text)[1:-1]
         for token in delta.token_ids:
             self._ids += b",%d" % token
+        if self._reasoning is not None:
+            self._reasoning.add(delta.token_ids)
         self._characters += len(delta.text)
         self._tokens += len(delta.token_ids)
         self.unsent_tokens += len(delta.token_ids)
@@ -64,7 +74,7 @@ class SampleStream:
         self.unsent_tokens = 0
         if self.is_long and self._later is None:
             return self._long_event()
-        values = [b'"%b"' % self._text, b"[%b]" % self._ids[1:], b"%d" % self._tokens]
+        values = [b'"%b"' % self._text, b"[%b]" % self._ids[1:], *self._counts()]
         if self._logprobs is not None:
             values += [b"[%b]" % b",".join(elements) for elements in self._lists.values()]
             values.append(b"%d" % (self._entries - self.sent.logprobs))
@@ -78,8 +88,12 @@ class SampleStream:
 
     def _long_event(self) -> Iterator[bytes]:
         """The same of many log-probabilities, of which no more than a piece is copied at a time."""
-        first = [b'"%b"' % self._text], [b"[%b]" % self._ids[1:]], [b"%d" % self._tokens]
+        first = [b'"%b"' % self._text], [b"[%b]" % self._ids[1:]], *([count] for count in self._counts())
         return self._template.pieces(*first, *map(pieces_of, self._lists.values()), [b"%d" % self._entries])
+
+    def _counts(self) -> tuple[bytes, bytes]:
+        """How many tokens are reasoning, and how many there are."""
+        return b"%d" % (0 if self._reasoning is None else self._reasoning.count), b"%d" % self._tokens
 
 
 def pieces_of(elements: Sequence[bytes]) -> Iterator[bytes]:
@@ -93,7 +107,7 @@ def pieces_of(elements: Sequence[bytes]) -> Iterator[bytes]:
 class GenerateFormatter:
     """Formats a stream as SGLang does."""
 
-    def __init__(self, group: RequestGroup, body: GenerateBody, token_text: TokenText, *, began: float) -> None:
+    def __init__(self, group: RequestGroup, body: GenerateBody, tokenizer: Tokenizer, *, began: float) -> None:
         self._group, self._body = group, body
         self._unfinished = [request.returned for request in body.requests]
         self._streams: dict[tuple[int, int], SampleStream] = {}
@@ -101,7 +115,7 @@ class GenerateFormatter:
         first = 0
         for running, request in zip(group.requests, body.requests, strict=True):
             index = first if body.is_list else None
-            self._builders.append(EntryBuilder(running, request, body, token_text, began=began, first_index=index))
+            self._builders.append(EntryBuilder(running, request, body, tokenizer, began=began, first_index=index))
             first += request.returned
 
     def begin(self) -> Iterable[Event]:
@@ -113,18 +127,26 @@ class GenerateFormatter:
     def format(self, number: int, delta: Delta) -> Sequence[Event]:
         request = self._body.requests[number]
         if request.beams is not None:
-            return () if delta.completion is None else [*self._builders[number].entries(delta.completion)]
+            return () if delta.completion is None else self._searched(number, delta.completion)
         stream = self._streams.get((number, delta.index)) or self._open(number, delta.index)
         stream.add(delta)
         if delta.finish_reason is not None:
             return [self._last(number, stream, delta)]
         return [stream.event()] if stream.unsent_tokens >= request.stream_interval else ()
 
+    def _searched(self, number: int, completion: Completion) -> Sequence[Event]:
+        """The events of a beam search that is over."""
+        entries, first = [*self._builders[number].entries(completion)], completion.samples[0]
+        if first.finish_reason == "error":
+            entries[0] |= envelope(of_stop(first.stop))
+        return entries
+
     def _open(self, number: int, index: int) -> SampleStream:
         """The stream of a sample whose first delta has come: by now the prompt was read and has its logprobs."""
         builder = self._builders[number]
         later = builder.template(index, Sent(prompt=True)) if self._body.delta else None
-        stream = SampleStream(builder.template(index), builder.logprobs, later=later)
+        reasoning = builder.reasoning.new()
+        stream = SampleStream(builder.template(index), builder.logprobs, later=later, reasoning=reasoning)
         self._streams[number, index] = stream
         return stream
 

@@ -13,7 +13,7 @@ from tirage.errors import GrammarError, ParamsError
 from tirage.fields.rules import Bool, shown
 from tirage.server.admission import longest_text, too_many_characters
 from tirage.server.errors import Refusal
-from tirage.server.http_request import check_names, manager_of, read_json, tenant_of
+from tirage.server.http_request import manager_of, read_known, tenant_of, unknown_header
 from tirage.server.options import check_limit
 from tirage.server.request_manager import RequestManager
 from tirage.server.routes.chat import read_chat
@@ -68,8 +68,8 @@ _DETOKENIZE_BODY = json_body(object_schema(DETOKENIZE, required=["tokens"]))
 @router.post("/v1/tokenize", openapi_extra=_TOKENIZE_BODY)
 async def tokenize(request: Request) -> Response:
     """The token ids of a text, `prompt` (or `text`, or `content`), of each of a list of texts, or of a chat."""
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, TOKENIZE)
+    manager = manager_of(request)
+    body, unknown = await read_known(request, TOKENIZE)
     fields = read_fields(TOKENIZE, body)
     texts = one_of(body, (*_SOURCES, "messages"))
     ids: list[Any]
@@ -79,12 +79,13 @@ async def tokenize(request: Request) -> Response:
         check_no_chat(body)
         ids = await text_ids(texts, request, special=fields["add_special_tokens"] is not False)
     strs = token_strs(ids, manager.llm.tokenizer) if fields["return_token_strs"] else None
-    return JSONResponse({
+    found = {
         "tokens": ids,
         "count": len(ids) if is_chat or isinstance(texts, str) else [len(each) for each in ids],
         "max_model_len": manager.llm.model.max_length,
         "token_strs": strs,
-    })
+    }
+    return JSONResponse(found, headers=unknown_header(unknown))
 
 
 async def text_ids(texts: Any, request: Request, *, special: bool) -> list[Any]:
@@ -140,8 +141,8 @@ async def detokenize(request: Request) -> Response:
 
     A list of lists gives a list of texts. Raises Refusal for anything else.
     """
-    manager, body = manager_of(request), await read_json(request)
-    check_names(body, DETOKENIZE)
+    manager = manager_of(request)
+    body, unknown = await read_known(request, DETOKENIZE)
     fields = read_fields(DETOKENIZE, body)
     tokens, skip = fields["tokens"], fields["skip_special_tokens"]
     if not isinstance(tokens, list):
@@ -152,7 +153,7 @@ async def detokenize(request: Request) -> Response:
     lists, tenant = tokens if batch else [tokens], tenant_of(request)
     texts = [await manager.in_pool(lambda ids=ids: decoded(ids, manager, skip), tenant=tenant) for ids in lists]
     text = texts if batch else texts[0]
-    return JSONResponse({"text": text, "prompt": text, "content": text})
+    return JSONResponse({"text": text, "prompt": text, "content": text}, headers=unknown_header(unknown))
 
 
 def decoded(tokens: Any, manager: RequestManager, skip: bool) -> str:
