@@ -117,11 +117,10 @@ def test_lines_that_are_wrong_are_reported_and_the_rest_is_done(llm: LLM, tmp_pa
 def test_the_error_of_a_row_has_its_id_whatever_else_is_wrong(llm: LLM, tmp_path: Path) -> None:
     lines: list[Mapping[str, Any] | bytes] = [
         {"id": "c"}, {"id": "i", "prompt": "x", "messages": []}, {"id": "k", "prompt": "x", "extra": 1},
-        {"id": 7, "prompt": "x", "params": [1]}, {"custom_id": "o", "url": "/v2"}, {"custom_id": "p", "id": "q"},
-        {"id": True, "prompt": "x"}, {"id": "", "extra": 1}, b"{bad", b"[1]",
+        {"id": 7, "prompt": "x", "params": [1]}, {"id": True, "prompt": "x"}, {"id": "", "extra": 1}, b"{bad", b"[1]",
     ]  # fmt: skip
     generate(written(tmp_path / "in.jsonl", lines), COMMON, out=tmp_path / "out", model=llm)
-    expected = ["c", "i", "k", 7, "o", "p", None, None, None, None]
+    expected = ["c", "i", "k", 7, None, None, None, None]
     assert [each["id"] for each in errors(tmp_path / "out")] == expected
 
 
