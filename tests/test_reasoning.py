@@ -219,6 +219,15 @@ def test_generate_counts_the_tokens_of_reasoning_as_chats_do(prompt: str, sampli
         assert begun < count
 
 
+@pytest.mark.parametrize("after", [b"\x80", b"\xe2", b"\xff"])
+def test_reasoning_ends_with_its_tag_where_the_answer_begins_with_no_character(after: bytes) -> None:
+    tokenizer = LLM("tiny").tokenizer
+    reader = MessageReader(tools=read_tools(None, None, None, tool_format="hermes"), tokenizer=tokenizer, tags=MARKS)
+    ids = tokenizer.encode("<think>a</think>", add_special_tokens=False)
+    byte = next(token for token in range(1000) if tokenizer.token_bytes(token) == after)
+    assert reader.count([*ids, byte, byte, *ids]) == len(ids)
+
+
 def test_generate_counts_no_reasoning_where_none_is_told_apart() -> None:
     held = {"regex": re.escape(TEXT), "max_new_tokens": 50}
     assert post("/generate", {"text": "a", "sampling_params": held})["meta_info"]["reasoning_tokens"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from tirage.dialects import DialectError
 from tirage.engine import opened_by
 from tirage.params import REASONING_PARSERS, SamplingParams
 from tirage.server.options import Options
+from tirage.server.routes.reasoning_count import ReasoningCounter
 from tirage.server.routes.toolcalls import ContentParser, MessagePart, Reasoning, ToolCallParser, overlap
 from tirage.server.routes.tools import Tools
 from tirage.text import ChatTemplate, Tokenizer
@@ -84,17 +84,7 @@ class MessageReader:
         """How many of a message's tokens are separated reasoning, the tags included."""
         if self.tags is None or not self.separated or self.answering:
             return 0
-        begin, end = self.tags
-
-        def text(count: int) -> str:
-            return self.tokenizer.decode(ids[:count], skip_special_tokens=False)
-
-        if not self.opened and not text(len(ids)).lstrip().startswith(begin):
-            return 0
-        one = tag_ids(self.tags, self.tokenizer)[1]
-        if one in ids and end not in text(ids.index(one)):
-            return ids.index(one) + 1
-        return min(len(ids), bisect_left(range(len(ids) + 1), True, key=lambda count: end in text(count)))
+        return ReasoningCounter(self.tags, self.tokenizer.inner_bytes, opened=self.opened).add(ids)
 
 
 def with_reasoning(
@@ -111,12 +101,6 @@ def with_reasoning(
     content, text = message.get("content"), f"{begin}{reasoning}{end}"
     parts = [{"type": "text", "text": text}, *content] if isinstance(content, list) else text + (content or "")
     return {**message, "content": parts}
-
-
-def tag_ids(tags: ReasoningTags, tokenizer: Tokenizer) -> tuple[int | None, int | None]:
-    """The token id of each tag; None for a tag of several tokens."""
-    find = getattr(tokenizer.raw, "token_to_id", lambda tag: None)
-    return find(tags[0]), find(tags[1])
 
 
 def prompt_opens_reasoning(
