@@ -100,33 +100,6 @@ def test_what_follows_from_the_tokens_is_stepped_by_the_kernels(steps: int) -> N
     stepped_by_kernels("pasts", [], steps)
 
 
-@needs_triton
-@needs_newest_triton
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow) for at, name in enumerate(MISTAKES)],
-)
-def test_a_mistake_in_the_kernels_is_seen(name: str) -> None:
-    done = started("past mistake", [], 16, given=MISTAKES[name])
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [{"seen": True}]
-
-
-@needs_triton
-@needs_newest_triton
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
-        for at, name in enumerate(VIEW_MISTAKES)
-    ],
-)
-def test_a_mistake_in_the_kernels_of_views_is_seen(name: str) -> None:
-    done = started("view mistake", [], 25, given=VIEW_MISTAKES[name])
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [{"seen": True}]
-
-
 @pytest.mark.slow
 @needs_triton
 @needs_newest_triton
@@ -139,14 +112,19 @@ def test_programs_that_run_one_after_the_other_backwards_draw_and_report_the_sam
 @needs_triton
 @needs_newest_triton
 @pytest.mark.parametrize(
-    "name",
+    ("kind", "steps", "given"),
     [
-        pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
-        for at, name in enumerate(MEETING_MISTAKES)
+        pytest.param(kind, steps, given, id=name, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
+        for kind, steps, mistakes in (
+            ("past mistake", 16, MISTAKES),
+            ("view mistake", 25, VIEW_MISTAKES),
+            ("in turn", 3, {name: [piece] for name, piece in MEETING_MISTAKES.items()}),
+        )
+        for at, (name, given) in enumerate(mistakes.items())
     ],
 )
-def test_a_mistake_where_the_programs_of_a_row_meet_is_seen(name: str) -> None:
-    done = started("in turn", [], 3, given=[MEETING_MISTAKES[name]])
+def test_a_mistake_in_the_kernels_is_seen(kind: str, steps: int, given: Any) -> None:
+    done = started(kind, [], steps, given=given)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [{"seen": True}]
 

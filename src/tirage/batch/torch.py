@@ -104,12 +104,16 @@ class TorchBatch(Batch):
             self._read_back()
             return super().sample(logits, mask)
         check_device(words, matrix)
-        rows = [row for row, slot in enumerate(slots) if slot in self._hosted] if self._hosted else []
+        rows = self._rows_here(slots)
         here = self._sampled_here(matrix, words, rows) if rows else None
         there = self._sampled_there(matrix, words, slots)
         if here is None:
             return there
         return mixed(there, spread(here, rows, len(slots), backend, matrix), self._marked(rows, len(slots)))
+
+    def _rows_here(self, slots: Sequence[int]) -> list[int]:
+        """The rows, of those at `slots` [B], whose requests need the host."""
+        return [row for row, slot in enumerate(slots) if slot in self._hosted] if self._hosted else []
 
     def _sampled_here(self, matrix: Tensor, words: Any, rows: Sequence[int]) -> Draw:
         """The draw of the `rows` [n] of logits [B, V] that need the host: n rows."""
@@ -163,16 +167,17 @@ class TorchBatch(Batch):
         slots = self._rows(len(tokens))
         if not slots:
             return
-        said = self._said_here(tokens, slots) if self._hosted else []
+        rows = self._rows_here(slots)
+        said = self._said_here(tokens, slots, rows) if rows else []
         if not self._is_all_here():
-            self._append_there(tokens, slots)
+            there = tokens.masked_fill(self._marked(rows, len(slots)), -1) if rows else tokens
+            self._append_there(there, slots)
         for row, token in said:
             row.append(token)
 
-    def _said_here(self, tokens: Tensor, slots: Sequence[int]) -> list[tuple[SamplingRow, int]]:
-        """The requests that need the host, each with its token of `tokens` [B], if it has one. Raises as `advance`."""
-        rows = [row for row, slot in enumerate(slots) if slot in self._hosted]
-        at = uploaded({"rows": np.array(rows, np.int64)}, self._there.device)["rows"]
+    def _said_here(self, tokens: Tensor, slots: Sequence[int], rows: Sequence[int]) -> list[tuple[SamplingRow, int]]:
+        """The requests at `rows` [n] of tokens [B], each with its token, if it has one. Raises as `advance`."""
+        at = uploaded({"rows": np.asarray(rows, np.int64)}, self._there.device)["rows"]
         given = zip(rows, tokens.index_select(0, at).tolist(), strict=True)
         said = [(self._row(slots[row]), bounded(token, "token", -1, self.vocab_size - 1)) for row, token in given]
         said = [(row, token) for row, token in said if token >= 0]
@@ -181,11 +186,8 @@ class TorchBatch(Batch):
         return said
 
     def _append_there(self, tokens: Tensor, slots: Sequence[int]) -> None:
-        """Appends tokens [B] to the requests that lie on the device."""
+        """Appends tokens [B] to the requests that lie on the device; -1 leaves one as it is."""
         at = None if len(slots) == self.capacity else self._places()
-        if self._hosted:
-            rows = [row for row, slot in enumerate(slots) if slot in self._hosted]
-            tokens = tokens.masked_fill(self._marked(rows, len(slots)), -1)
         self._upload()
         self._make_room()
         self._there.append(tokens, at)
