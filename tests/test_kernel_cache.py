@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from numba.core import config
 
+from tirage.backends.numpy import kernels
 from tirage.backends.numpy.kernels import parts, rows
 from tirage.backends.numpy.kernels.cache_folder import distrusted, written_by_others
 
@@ -71,3 +74,17 @@ def test_an_unknown_release_of_numba_compiles_functions_as_it_does_by_itself() -
     assert parts.options("0.60.9") == parts.options("0.69.0rc1") == parts.options("1.0.0") == {}
     # The one that is installed shall be known.
     assert parts.options()
+
+
+LOADED = """
+import sys, tirage
+from tirage.backends.numpy import kernels
+tirage.warmup()
+print(kernels.ready(), kernels.held_ready(), kernels.compiling(), "numba.np.linalg" in sys.modules)
+"""
+
+
+def test_kept_kernels_are_loaded_without_what_would_compile_them() -> None:
+    kernels.wait()
+    ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["True", "True", "False", "False"]

@@ -14,7 +14,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
 FIRST, LAST = (0, 61), (0, 68)
-"""The releases of Numba whose libraries are known to be made as here, which no public function says."""
+"""The releases of Numba whose libraries and caches are known to be made as here, which no public function says."""
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 """How the names of variables begin that hold the environment of a function: what it needs of Python, here nothing."""
@@ -58,7 +58,12 @@ class PartCompiler(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
+def is_known(release: str = numba.__version__) -> bool:
+    """Whether this is a release of Numba whose inner parts are known."""
+    major, minor = (int(number) for number in release.split(".")[:2])
+    return FIRST <= (major, minor) <= LAST
+
+
 def options(release: str = numba.__version__) -> dict[str, Any]:
     """The options by which functions become parts; none under another release of Numba, which compiles each alone."""
-    major, minor = (int(number) for number in release.split(".")[:2])
-    return {"pipeline_class": PartCompiler} if FIRST <= (major, minor) <= LAST else {}
+    return {"pipeline_class": PartCompiler} if is_known(release) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from tirage.backends.numpy.kernels import parts
 from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, i64, inline, kernel, u64, uniform
 from tirage.backends.numpy.kernels.cache_folder import distrusted
 from tirage.backends.numpy.kernels.edits import edit
@@ -203,6 +205,7 @@ def numba_type(dtype: np.dtype) -> Any:
     return from_dtype(dtype)
 
 
+@functools.cache
 def _source_digest() -> int:
     sources = sorted(Path(__file__).parent.glob("*.py"))
     # Codes of operations are constants of the compiled code, and another operation may move them.
@@ -223,11 +226,28 @@ def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -
         try:
             made: Any = njit(cache=True, **options)(entry)
             if (reason := distrusted(Path(made._cache.cache_path))) is None:
+                if parts.is_known():
+                    _load_alone(made._cache)
                 return made
             tell_uncached(reason)
         except RuntimeError as error:
             tell_uncached(error)
     return njit(**options)(entry)
+
+
+def _load_alone(cache: Any) -> None:
+    """Has a cache of Numba load machine code and nothing else.
+
+    By itself it first makes all functions known of which Numba can compile calls. That imports hundreds of modules,
+    SciPy's among them: half of the time until the kernels are ready. What is compiled has no use for them, and before
+    Numba compiles anything it does so in any case.
+    """
+
+    def load(signature: Any, target: Any) -> Any:
+        with cache._guard_against_spurious_io_errors():
+            return cache._load_overload(signature, target)
+
+    cache.load_overload = load
 
 
 def tell_uncached(error: Exception | str) -> None:
