@@ -100,7 +100,7 @@ class _ProgramBuilder:
         return Program(steps, np.concatenate(self.ids), np.concatenate(self.values))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Reader:
     """Calls the functions of operators with what they read, by name.
 

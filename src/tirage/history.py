@@ -18,7 +18,7 @@ MAX_HISTORY = 1 << 20
 """Longest prompt + output, in tokens, that a row may carry."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Counts:
     """Distinct tokens of a history with how often prompt and output hold each.
 
@@ -47,7 +47,7 @@ class Counts:
         return self.table[1] if scope == "prompt" else self.table[2]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class History:
     """The prompt and output tokens of one request, growing by one token a step.
 

@@ -33,7 +33,7 @@ _LISTS[[op for op, each in OPERATIONS.items() if each.lists]] = True
 """By operation: whether its operands a and b are positions in the edit arrays."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SamplingRow:
     """A request in flight: compiled parameters, history, seed, sample index; `step` overrides the history's.
 

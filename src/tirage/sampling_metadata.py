@@ -32,7 +32,7 @@ MAX_VOCAB = 1 << 20
 """Largest vocabulary: above it the integer sums could leave 64 bits (S-N6)."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class SamplingMetadata:
     """B rows ready to be drawn: steps, tables and keys of the randomness, as plain arrays.
 
@@ -95,7 +95,7 @@ class SamplingMetadata:
         return bool(self.views.any())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Drawn:
     """What drawing B rows gives: plain arrays, with sentinels where a row asked for nothing.
 

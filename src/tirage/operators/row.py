@@ -29,7 +29,7 @@ _NO_KEYS = np.zeros(0, np.int32)
 _NO_TOKENS = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RowState:
     """One row on its way through the steps.
 

@@ -36,7 +36,7 @@ _POINT = 63
 """Probabilities of a mixture are counted in units of 2^-63 (S-L4)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowInput:
     """What one row asks: its logits, its steps and everything they refer to.
 
@@ -79,7 +79,7 @@ class RowInput:
         return next((step.a for step in self.steps if step.op.base in COINS), 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BranchLaw:
     """One pass over the steps: the row it left and, under check-then-resample, the masked row behind it."""
 
@@ -131,7 +131,7 @@ class BranchLaw:
         return law
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
     """The law of one row: the chain without XTC, the chain with it, and how often each is taken."""
 

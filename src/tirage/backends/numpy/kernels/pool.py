@@ -37,7 +37,7 @@ class SingleRecord(NamedTuple):
     processed: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordRoom:
     """Where the kernels write the records of B rows, before it is known how many ids each holds.
 
