@@ -51,7 +51,7 @@ NAMES = (
     "verify",
     "warmup",
 )
-SLOW = ("concurrent.futures", "decimal", "difflib", "hashlib", "secrets")
+SLOW = ("concurrent.futures", "decimal", "difflib", "hashlib", "logging", "numpy.ma", "queue", "secrets")
 HEAVY = (
     *SLOW,
     "jax",

@@ -5,8 +5,10 @@ SPEC.md rules S-H1, S-H2. The rules that read the order of the tokens are operat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +155,11 @@ def token_array(ids: Iterable[int], name: str, vocab_size: int) -> NDArray[np.in
     return array.astype(np.int32)
 
 
+def is_masked(array: Any) -> bool:
+    """Whether this is an array of `numpy.ma`; to import that module for the question takes longer than a draw."""
+    return "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray)
+
+
 def _flat_integers(ids: Iterable[int], name: str) -> NDArray:
     try:
         # An array of another library is converted whole: item by item takes microseconds each.
@@ -164,7 +171,7 @@ def _flat_integers(ids: Iterable[int], name: str) -> NDArray:
     if array.size == 0 and array.ndim == 1:
         return array
     truths = listed is not ids and any(isinstance(item, (bool, np.bool_)) for item in listed)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or truths or isinstance(ids, np.ma.MaskedArray):
+    if array.ndim != 1 or array.dtype.kind not in "iu" or truths or is_masked(ids):
         kind = "bool" if truths else array.dtype
         raise ParamsError(f"{name} must be a flat sequence of integers, got {kind} of shape {array.shape}")
     return array

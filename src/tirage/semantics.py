@@ -24,6 +24,9 @@ EDITS = tuple(operator.name for operator in (*CANONICAL, SCALE) if not operator.
 FILTERS = tuple(operator.name for operator in CANONICAL if operator.is_filter)
 """Stages that turn logits into weights and cut the set of tokens that can be drawn."""
 
+_UNLISTED = frozenset(operator.name for operator in (*ALWAYS, *LAST))
+"""Operators that are no stages."""
+
 Ties = Literal["index", "all"]
 History = Literal["both", "output", "prompt"]
 
@@ -147,13 +150,13 @@ class Semantics:
 
 OPTION_NAMES = tuple(f.name for f in fields(Semantics) if f.compare)
 """The fields that say what is drawn, with the name and the version."""
+_NAMES = frozenset(f.name for f in fields(Semantics))
 
 
 def _known(data: Mapping[str, Any]) -> None:
-    names = {f.name for f in fields(Semantics)}
     for key in data:
-        if key not in names:
-            raise ParamsError(f"semantics option must be a known name, got {key!r}{nearest(key, names)}")
+        if key not in _NAMES:
+            raise ParamsError(f"semantics option must be a known name, got {key!r}{nearest(key, _NAMES)}")
 
 
 CHOICES = {
@@ -210,9 +213,9 @@ def _check_stages(stages: tuple[str, ...]) -> None:
         raise ParamsError(f"semantics.stages must be a tuple of stage names, got {type(stages).__name__}")
     seen: set[str] = set()
     filters_begun = False
-    known = [name for name, operator in OPERATORS.items() if operator not in (*ALWAYS, *LAST)]
     for stage in stages:
-        if stage not in known:
+        if stage not in OPERATORS or stage in _UNLISTED:
+            known = [name for name in OPERATORS if name not in _UNLISTED]
             raise ParamsError(f"semantics.stages must hold known stages, got {stage!r}{nearest(str(stage), known)}")
         if stage in seen:
             raise ParamsError(f"semantics.stages must name each stage once, got {stage!r} twice")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
 from collections.abc import Hashable, Iterable, Mapping
@@ -113,6 +112,9 @@ def _freeze_items(value: Mapping[Any, Any], where: str, depth: int, sort: bool) 
         _freeze_scalar(key, where)
     keys = sorted(value) if sort else value
     items = {str(key): _freeze(value[key], f"{where}[{key!r}]", depth + 1, sort) for key in keys}
+    # Few requests hold any, and `import tirage` is awaited.
+    import json
+
     return FrozenDict(items, json.dumps(items, allow_nan=False))
 
 

@@ -6,7 +6,6 @@ JSON, `replace` and the reference page read that declaration.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -210,6 +209,8 @@ class Record:
 
     def to_json(self, **options: Any) -> str:
         """Strict JSON text of `to_dict`; `options` go to `json.dumps` (indent, sort_keys, ...)."""
+        import json
+
         return json.dumps(self.to_dict(), allow_nan=False, **options)
 
     @classmethod
@@ -272,6 +273,8 @@ def _check_schema(version: object) -> None:
 def _parse(name: str, text: str | bytes) -> Any:
     if not isinstance(text, (str, bytes)):
         raise ParamsError(f"{name} must be read from JSON text, got {shown(text)}")
+    import json
+
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice)
     except (ValueError, RecursionError) as error:

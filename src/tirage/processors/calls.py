@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 Run = Callable[[str, Callable[[], Any]], Any]
 """How a processor is called: with its name and the call, whose result it gives."""
@@ -18,7 +19,6 @@ RUN: ContextVar[Run | None] = ContextVar("run", default=None)
 """How processors are called in this thread; None is a plain call."""
 MOST_ABANDONED = 4
 """Calls of one processor that may be left behind unfinished; then it is not called until one of them returns."""
-_log = logging.getLogger("tirage")
 
 
 class AbandonedError(BaseException):
@@ -32,6 +32,9 @@ class ProcessorThread:
     """
 
     def __init__(self, name: str) -> None:
+        # The first draw needs neither this nor `logging`.
+        from queue import SimpleQueue
+
         self.calling: tuple[str, float] | None = None
         self.abandoned = False
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -103,7 +106,10 @@ class ProcessorThreads:
         thread.abandon()
         left = [each for each in self._left.get(name, ()) if each.alive]
         self._left[name] = [*left, thread]
-        _log.error("%s; its thread was left behind, the %d. of at most %d", reason, len(left) + 1, MOST_ABANDONED)
+        import logging
+
+        message = "%s; its thread was left behind, the %d. of at most %d"
+        logging.getLogger("tirage").error(message, reason, len(left) + 1, MOST_ABANDONED)
 
 
 def too_late(name: str, seconds: float) -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tirage.backends import type_name
 from tirage.errors import ParamsError
+from tirage.history import is_masked
 from tirage.sampling_metadata import MAX_VOCAB
 
 _FLOAT32 = np.dtype(np.float32)
@@ -19,7 +20,7 @@ def as_logits(logits: Any) -> NDArray[np.float32]:
     """`logits` as contiguous float32 [B, V]; ParamsError for another type, dtype, rank or vocabulary size."""
     if type(logits) is np.ndarray and logits.dtype == _FLOAT32 and logits.ndim == 2 and logits.flags.c_contiguous:
         return _sized(logits)
-    if not isinstance(logits, np.ndarray) or isinstance(logits, np.ma.MaskedArray):
+    if not isinstance(logits, np.ndarray) or is_masked(logits):
         raise ParamsError(f"logits must be a NumPy array, got {type_name(logits)}; convert it with np.asarray")
     if logits.dtype.name not in _LOGIT_TYPES:
         raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")

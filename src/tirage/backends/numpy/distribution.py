@@ -6,7 +6,6 @@ is the only place that knows. SPEC.md rules S-W5, S-W6, S-L1 ... S-L5.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +27,6 @@ from tirage.operators.row import OK, PROCESSOR_FAILED, Process, RowState, mass
 from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 from tirage.watermarks import gumbel
-
-_log = logging.getLogger("tirage")
 
 ONE = 1 << 32
 _POINT = 63
@@ -393,10 +390,17 @@ def draw(
         try:
             result = outcome(request_of(logits, rows, r, process))
         except RowError as error:
-            _log.warning("row %d has no token: %s", r, error)
+            _tell(r, str(error))
             clear(rows, r, out, Status.processor_failed)
         else:
             if result.status == PROCESSOR_FAILED:
-                _log.warning("row %d has no token: a logits processor returned NaN or +inf", r)
+                _tell(r, "a logits processor returned NaN or +inf")
             draw_row(result, rows, r, out)
     return out
+
+
+def _tell(r: int, reason: str) -> None:
+    # Most programs never get here, and to import it takes longer than a small draw.
+    import logging
+
+    logging.getLogger("tirage").warning("row %d has no token: %s", r, reason)

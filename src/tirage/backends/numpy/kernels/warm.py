@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import logging
 import os
 import sys
 import threading
 from typing import Any
 
-_log = logging.getLogger("tirage")
 _TRIES, _TRY_S = 200, 0.05
 """How often, and for how long each time, a compilation is asked to stop when the process ends."""
 
@@ -46,7 +44,12 @@ class _Warmth:
                 compiled(held.marked_mass_entry, held.marked_mass_signature()),
             )
         except Exception:
-            _log.exception("the Numba kernels could not be compiled; plain NumPy goes on serving")
+            # Numba has imported it; the first draw does without.
+            import logging
+
+            logging.getLogger("tirage").exception(
+                "the Numba kernels could not be compiled; plain NumPy goes on serving"
+            )
         finally:
             self.done.set()
 
