@@ -20,7 +20,7 @@ _TYPES = (
     dict.fromkeys(("mass_ptr", "sums_ptr", "meta_ptr", "token_ptr", "support_ptr"), "*i64")
     | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
     | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr"), "*i32")
-    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run"), "i32")
+    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts"), "i32")
     | {"status_ptr": "*i8", "bad_ptr": "*u8"}
 )
 _SLOTS = (
@@ -79,9 +79,11 @@ def compiled(kernel: Any, *, fusion: bool = False) -> str:
 
 def as_launched(name: str, capability: int) -> str:
     """The PTX of one of our kernels with the sizes and options of a launch over 128,000 logits."""
-    options: dict[str, Any] = {"enable_fp_fusion": False}
+    options: dict[str, Any] = triton_launch.EXACT
+    if name in ("measure", "measure_slots"):
+        options = triton_launch.FIRST
     if name in ("bound", "resolve", "edit"):
-        options |= {"num_warps": 8, "maxnreg": triton_launch.REGISTERS}
+        options = triton_launch.WIDE
     sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
     if name in ("view_ends", "view_weigh"):
         sizes = sizes | {"BLOCK": launches.VIEWED}

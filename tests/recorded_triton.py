@@ -309,7 +309,7 @@ def _joined(parts: Sequence[tuple[Rows, list[TensorHandle]]], programs: int) -> 
     whole = []
     for like in zip(*(handles for _, handles in parts), strict=True):
         assert len({handle.data.dtype for handle in like}) == 1, "branches return different types"
-        data = np.empty((programs, like[0].data.shape[1]), like[0].data.dtype)
+        data = np.empty((programs, *like[0].data.shape[1:]), like[0].data.dtype)
         for (rows, _), handle in zip(parts, like, strict=True):
             data[rows] = handle.data
         whole.append(TensorHandle(data, like[0].dtype))
@@ -350,10 +350,17 @@ counted = Counted()
 
 
 class WideBuilder(InterpreterBuilder):
-    """The interpreter's operations on arrays [programs, size]; these have to know of the programs, others do not."""
+    """The interpreter's operations on arrays [programs, *shape]; these have to know of the programs, others do not."""
 
     def create_splat(self, ret_ty: Any, arg: TensorHandle) -> TensorHandle:
-        return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *ret_ty.shape)), arg.dtype.scalar)
+        scalars = arg.data.reshape(-1, *[1] * len(ret_ty.shape))
+        return TensorHandle(np.broadcast_to(scalars, (len(arg.data), *ret_ty.shape)), arg.dtype.scalar)
+
+    def create_expand_dims(self, arg: TensorHandle, axis: int) -> TensorHandle:
+        return TensorHandle(np.expand_dims(arg.data, axis + 1), arg.dtype.scalar)
+
+    def create_broadcast(self, arg: TensorHandle, shape: Sequence[int]) -> TensorHandle:
+        return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *shape)), arg.dtype.scalar)
 
     def create_masked_load(self, ptrs: TensorHandle, mask: Any, other: Any, *policy: Any) -> TensorHandle:
         there = _spread(mask, ptrs)
@@ -419,15 +426,14 @@ def _recorded_method(name: str, method: Callable[..., Any], wide: WideBuilder) -
 
 
 def _recorded_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a reduction or a scan of a block, which for all programs runs along the second axis."""
+    """The same for a reduction or a scan of a block, which for all programs runs along an axis one further on."""
 
     def recorded(self: Any, given: Any) -> Any:
         result = apply(self, given)
         if isinstance(given, tuple):
             return result
-        assert self.axis == 0, "blocks have one axis"
-        wide = copy(self)
-        wide.axis, wide.keep_dims, wide.to_tensor = 1, True, _untyped
+        wide, axes = copy(self), len(given.shape)
+        wide.axis, wide.keep_dims, wide.to_tensor = 1 + self.axis, axes == 1, _untyped
 
         def function(handle: TensorHandle) -> TensorHandle:
             out = wide.apply_impl((_Untyped(handle, given.dtype),))

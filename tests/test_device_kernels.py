@@ -35,6 +35,7 @@ MISTAKES = {
     "n-grams are a token too long": ("other=0) >= ngram - 1)", "other=0) >= ngram)"),
     "the second penalty is forgotten": ("            p += 1\n", "            p += 2\n"),
     "an edit that is not finite is forgotten": ("spoiled != 0, POS_INF", "spoiled < 0, POS_INF"),
+    "a histogram is not left empty": ("tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)", "pass"),
     "the smallest bfloat16 are zeros": (
         "x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)",
         "x = cleaned((bits.to(tl.int32) << 16).to(tl.float32, bitcast=True))",
@@ -55,8 +56,8 @@ VIEW_MISTAKES = {
 MEETING_MISTAKES = {
     "the first program of a row goes on with it": ("return before == programs - 1", "return before == 0"),
     "the block with the last number goes on with a row": (
-        "if is_last(meta_ptr + ARRIVED, blocks):",
-        "if tl.program_id(1) == blocks - 1:",
+        "if is_last(meta_ptr + ARRIVED, (blocks + run - 1) // run):",
+        "if tl.program_id(1) == (blocks + run - 1) // run - 1:",
     ),
     "a counter stays where it ended": ("        tl.store(arrived_ptr, 0)\n", "        pass\n"),
     "a counter of views begins anywhere": ("tl.store(arrived_ptr + row, 0, mask=block == 0)", "pass"),
@@ -73,7 +74,7 @@ def given(*params: Any) -> tuple[Any, ...]:
     """Arguments of `ops.draw` for a batch."""
     there = batch_of(*params, history_capacity=32).device_rows()
     tables = [there.tables[name].clone() for name in ops.TABLES]
-    return logits(3), None, torch.arange(4), tables, there.layout.edits, 32, True, True, there.layout.changes
+    return logits(3), None, torch.arange(4), tables, there.layout.edits, 32, True, True, True, there.layout.changes
 
 
 @pytest.mark.parametrize("params", [[PLAIN] * 4, [EVERYTHING] * 4])
@@ -162,7 +163,7 @@ def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch
             tables = _tables(rows, width)
             x, at = torch.empty(rows, 128_256, device="meta"), torch.empty(rows, dtype=torch.int64, device="meta")
             for copies in (True, False):
-                launches.draw(x, None, at, tables, room=width + 1, draws=True, filters=True, copies=copies)
+                launches.draw(x, None, at, tables, room=width + 1, draws=True, filters=True, sums=True, copies=copies)
             launches.append(at, at, tables, room=width + 1, size=128_256)
     assert [len(found[name]) for name in ("edit", "measure_slots", "append")] == [1, 1, 1]
 

@@ -37,7 +37,7 @@ def arguments(rows: int, params: tirage.SamplingParams = PLAIN) -> tuple[Any, ..
     batch = SamplingBatch.of(row_states((rows, V), params, [((), ())] * rows, None, 0), V)
     plan = DrawPlan.of(batch.metadata(None))
     bad = torch.arange(rows) == 1
-    return logits(3, rows), bad, torch.from_numpy(plan.meta), plan.draws, plan.filters
+    return logits(3, rows), bad, torch.from_numpy(plan.meta), plan.draws, plan.filters, plan.sums
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -94,7 +94,7 @@ def test_another_batch_size_compiles_nothing_new() -> None:
 
     @torch.compile(fullgraph=True, backend=counter, dynamic=True)
     def draw(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
-        return draw_op.draw(x * 2.0, bad, meta, draws=True, filters=True)[0]
+        return draw_op.draw(x * 2.0, bad, meta, draws=True, filters=True, sums=True)[0]
 
     for rows in (3, 2, 7, 64, 5):
         x, bad, meta, *_ = arguments(rows)
@@ -176,7 +176,7 @@ def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.M
     def launched(rows: int, filters: int) -> None:
         meta = torch.empty(rows, HEADER + 6 * filters, dtype=torch.int64, device="meta")
         bad = torch.empty(rows, dtype=torch.bool, device="meta")
-        triton.launch(torch.empty(rows, 128_256, device="meta"), bad, meta, draws=True, filters=True)
+        triton.launch(torch.empty(rows, 128_256, device="meta"), bad, meta, draws=True, filters=True, sums=True)
 
     for rows in (1, 2, 3, 16, 17, 512):
         for filters in (1, 2, 8, 16, 17):

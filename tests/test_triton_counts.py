@@ -21,14 +21,18 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-LONG_LISTS = {"rough plateaus, top-p": 18.5, "rough plateaus, half": 16.2, "tie, top-p": 9.4}
-"""What is read where a bin holds so many different logits that the cut is looked for in a long list."""
-FAR_APART = {"one far below": 6.1, "two plateaus": 41.2, "rough plateaus": 17.7, "ramp": 14.9}
+ROUGH = {"top-k": 2.4, "top-k, top-p and min-p": 2.6, "temperature last": 2.6, "half": 2.9}
+"""What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
+LOCAL = ("top-k", "top-k, top-p and min-p", "temperature last")
+"""Requests that need no more of a row than its first tokens."""
+FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
+"""Shapes whose first tokens lie in every block."""
+FAR_APART = {"one far below": 6.4, "rough plateaus": 12.6, "ramp": 15.0}
 """What is read where top-n-sigma cuts far below top-p: all that stands between is listed."""
 
-LISTED_TO_THE_CUT = {"medium": 4.7, "ramp": 5.3, "rough plateaus": 20.4, "tie": 10.2}
-"""What XTC with a top-p reads: where it may remove something, or bins hold much, all from the top to the cut."""
-UNCERTAIN = {"medium": 6.1, "ramp": 4.6, "rough plateaus": 19.4, "tie": 9.9}
+LISTED_TO_THE_CUT = {"medium": 3.7}
+"""What XTC with a top-p reads: where it may remove something, all from the top to the cut."""
+UNCERTAIN = {"medium": 6.1, "ramp": 4.6}
 """What a top-p reads behind a dynamic temperature, under which the mass of the row is not known when bins are cut."""
 
 
@@ -47,14 +51,21 @@ def counted(kind: str, rows: int, number: int) -> Iterator[tuple[str, dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
-def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_three_times(rows: int) -> None:
+def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_twice(rows: int) -> None:
     for name, counts in counted("counts", rows, 70):
         shape, params = name.split(", ", 1)
-        # Sums of blocks are a fiftieth of the logits; a search of an open range, in eighths of it, is the rest.
-        most = 1.02 if params == "greedy" else 2.05 if params == "plain" else 2.35 if shape == "peaked" else 3.3
-        most = LONG_LISTS.get(name, 3.12 if params == "temperature last" else most)
+        # Sums of blocks, and what their programs share, are a twentieth of the logits; a search of an open range, in
+        # eighths of it, is the rest.
+        most = {"greedy": 1.02, "plain": 2.08}.get(params, 2.3)
+        if params in LOCAL and shape not in FLAT_TOPS:
+            most = 1.4
+        if shape == "rough plateaus":
+            most = ROUGH.get(params, most)
+        # Now and then no knot is at the tie.
+        most = 2.6 if name == "tie, top-p" else most
         assert counts["reads"] <= most, name
-        assert counts["additions"] <= (0.1 if rows == 32 and name not in LONG_LISTS else 0.5), name
+        assert counts["launches"] <= 4, name
+        assert counts["additions"] <= 0.11, name
         assert counts["scratch"] <= (0.02 if params == "greedy" else 1.04), name
 
 
@@ -63,7 +74,8 @@ def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_three_times(ro
 def test_thresholds_read_no_more(rows: int) -> None:
     for name, counts in counted("counted thresholds", rows, 100):
         shape, params = name.split(", ", 1)
-        most = FAR_APART.get(shape, 3.31) if params == "sigma, top-p and epsilon" else 3.12
+        most = FAR_APART.get(shape, 3.4) if params == "sigma, top-p and epsilon" else 3.16
+        most = 3.4 if name == "rough plateaus, top-k and eta" else most
         assert counts["reads"] <= most, name
         assert counts["scratch"] <= 1.04, name
 
@@ -74,7 +86,7 @@ def test_a_temperature_that_follows_from_a_set_reads_the_row_once_more_or_the_se
     for name, counts in counted("counted temperatures", rows, 40):
         shape, params = name.split(", ", 1)
         # The whole row is weighed again; behind a filter the list of the set is read three times, at two numbers each.
-        most = {"dynamic": 3.1, "dynamic, top-p": 3.4, "behind top-k": 3.12, "behind min-p": 9.1}[params]
+        most = {"dynamic": 3.16, "dynamic, top-p": 3.6, "behind top-k": 3.7, "behind min-p": 9.2}[params]
         most = UNCERTAIN.get(shape, most) if params == "dynamic, top-p" else most
         assert counts["reads"] <= most, name
         assert counts["scratch"] <= 1.04, name
@@ -85,7 +97,7 @@ def test_a_temperature_that_follows_from_a_set_reads_the_row_once_more_or_the_se
 def test_xtc_reads_the_row_twice_and_what_stands_before_another_cut(rows: int) -> None:
     for name, counts in counted("counted exclusions", rows, 30):
         shape, params = name.split(", ", 1)
-        most = LISTED_TO_THE_CUT.get(shape, 3.31) if params == "top-p and XTC" else 2.6
+        most = LISTED_TO_THE_CUT.get(shape, 2.3) if params == "top-p and XTC" else 2.3
         assert counts["reads"] <= most, name
         assert counts["scratch"] <= 1.04, name
 

@@ -24,12 +24,13 @@ ROWS, JOBS = 1000, 16
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""
 PRESET_JOBS = 25
 """One job for each preset."""
-SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 66, 17, 32, 2000)
+SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 66, 17, 32, 2000, 3000)
 """Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens.
 
 32 has a min-p below a top-k that parted ties, 17 is greedy, 66 has a top-p that keeps all ties and a least number of
-tokens, 2000 an epsilon behind a top-k that parts the ties which most tokens are."""
-FEW_JOBS = (*SMALL_JOBS[:-2:2], 66, 2000)
+tokens, 2000 an epsilon behind a top-k that parts the ties which most tokens are, 3000 a top-p whose row's mass is in
+doubt."""
+FEW_JOBS = (*SMALL_JOBS[:-3:2], 66, 2000, 3000)
 FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032)
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC."""
 TOO_EARLY = (
@@ -49,11 +50,17 @@ MISTAKES = {
         "end = tl.where(certain, first_lane(least",
         "end = tl.where(certain, first_lane(most",
     ),
-    "a bin ends before its last exponents": ("(lane - first + 1).to(tl.int64)", "(lane - first).to(tl.int64)"),
+    "a bin ends before its last key": (
+        "(lane_of(value_of(middle), knots) <= lanes)",
+        "(lane_of(value_of(middle), knots) < lanes)",
+    ),
+    "masses from a sample are taken for exact": ("for side in (-1, 1)", "for side in (0, 0)"),
+    "a cut that is in doubt is kept": ("is_open = least <= (needed - 1) * each", "is_open = least < 0"),
+    "blocks that are not read weigh nothing": ("            if read == 0:\n", "            if read < 0:\n"),
     "the greatest open key is forgotten": ("tl.load(row_ptr + GREATEST) + 1", "tl.load(row_ptr + GREATEST)"),
     "a range of one key counts its ties twice": (
-        "ties = sum_of(count_ptr, OPEN, blocks, PADDED)\n    cut_key",
-        "ties = 2 * sum_of(count_ptr, OPEN, blocks, PADDED)\n    cut_key",
+        "ties = sum_of(count_ptr, OPEN, blocks, PADDED)\n    return lowest",
+        "ties = 2 * sum_of(count_ptr, OPEN, blocks, PADDED)\n    return lowest",
     ),
     "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
     "min-p forgets which ties an earlier cut dropped": ("tl.where(key > cut_key, NO_ID, cut_id)", "NO_ID"),
@@ -74,7 +81,10 @@ MISTAKES = {
         "for j in range(2):\n            each",
     ),
     "a cut set has the sums of the row": ("& (cut_key == NEG_INF) & (c ==", "& (cut_key <= high) & (c =="),
-    "a list is summed without its last part": ("range(0, TILE, PART):", "range(0, TILE - PART, PART):"),
+    "a list is summed without its last part": (
+        "range(0, TILE, PART):\n            key",
+        "range(0, TILE - PART, PART):\n            key",
+    ),
     "an uncertain mass is the least that it can be": ("tl.where(low_total == high_total, 1, 2)", "1"),
     "a part of the largest logit is too small": (
         "clamped(constant(step_ptr, 1) *",

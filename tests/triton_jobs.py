@@ -38,6 +38,8 @@ FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, XTC, XTC_TIES_KE
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TIED = 2000
 """Jobs from that number on have rows with most tokens at one logit: see `tied_job`."""
+DOUBTFUL = 3000
+"""Jobs from that number on have a top-p that cuts where the mass of the row is in doubt: see `doubtful_job`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= DOUBTFUL:
+        return doubtful_job(number, rows)
     if number >= TIED:
         return tied_job(number, rows)
     r = np.random.default_rng(number)
@@ -99,6 +103,23 @@ def tied_job(number: int, rows: int) -> Job:
         share = (weight if r.random() < 0.5 else r.uniform(1, 2)) / (2 + weight + k - 2)
         programs.append([(int(TOP_K), k, 0), (int(EPSILON), *numbers.scaled_fraction(share))])
     return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def doubtful_job(number: int, rows: int) -> Job:
+    """A top-p that ends close to a bound between two of a few likely tokens; all others lie in blocks of their own.
+
+    The histogram tells nearly nothing of where it ends, as what the others weigh is known but for a small share.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    logits, programs = -6 - 3 * r.random((rows, size)), []
+    for row in logits:
+        row[: r.integers(2, 5)] = r.random()
+        row[0] += r.random()
+        reached = np.cumsum(np.sort(np.exp(row))[::-1])
+        share = reached[r.integers(1, 3)] / reached[-1] * (1 + r.uniform(-1, 1) * 2.0 ** -r.integers(15, 24))
+        programs.append([(int(TOP_P), int(share * 2**32), *FILTERS[TOP_P](r)[1:3], 0)])
+    x = torch.from_numpy(logits.astype(np.float32))
+    return Job(logits=x, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def likely_job(number: int, rows: int) -> Job:

@@ -31,6 +31,8 @@ HEADER = 9
 """What stands before a row's program: seed, step, sample, the constants c of the first and the last temperature as
 bits, whether the row is greedy, the operation of `SUMMED` for which the whole row is summed, or 0, how many tokens a
 dynamic temperature counts at least, and a 0 that the kernels count from while they run."""
+BINS = 512
+"""Lanes of the histogram of a row's logits."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
 """Columns of the header that are read or written outside of the kernels."""
 
@@ -53,7 +55,8 @@ FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS, *COINS)
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """What the kernels need to know of rows: `meta` int64 [B, columns], and whether any row draws or filters.
+    """What the kernels need to know of rows: `meta` int64 [B, columns], and whether any row draws, filters or is
+    summed.
 
     The columns are those of the header and six for each step.
     """
@@ -61,6 +64,7 @@ class DrawPlan:
     meta: NDArray[np.int64]
     draws: bool
     filters: bool
+    sums: bool
 
     @classmethod
     def of(cls, rows: SamplingMetadata) -> DrawPlan:
@@ -69,13 +73,14 @@ class DrawPlan:
         ops = programs[:, :, 0]
         greedy = (ops == GREEDY).any(axis=1)
         first, last = constants(programs)
-        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy, summed(ops), listed(programs), 0)
+        sums = summed(ops)
+        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy, sums, listed(programs), 0)
         meta = np.empty((rows.count, HEADER + programs[0].size), np.int64)
         for at, column in enumerate(header):
             meta[:, at] = column
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
         filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS)).any(axis=1) | (first != last)
-        return cls(meta, not greedy.all(), bool((filters & ~greedy).any()))
+        return cls(meta, not greedy.all(), bool((filters & ~greedy).any()), bool((sums > 0).any()))
 
     def on(self, device: torch.device) -> Tensor:
         """`meta` [B, columns] on a device, in one copy that waits for nothing."""

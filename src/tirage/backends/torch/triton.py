@@ -28,8 +28,8 @@ BLOCK = 512
 TILE = 2048
 """Tokens that the thread block of a row looks at together in the last kernel."""
 
-PROGRAMS, LONGEST_RUN = 1024, 16
-"""Thread blocks that keep a device busy, and most blocks of logits that one of them weighs when there are more."""
+RUN = 8
+"""Blocks of logits that a thread block of the first pass reads: each looks at the same sample of its row."""
 REGISTERS = 96
 """Registers of a thread of the kernels that run a row's steps: with 80 they spill on sm_100."""
 
@@ -65,34 +65,47 @@ def draw_into(
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
         token, logprob, support, status = launch(
-            state.x, state.bad, meta, draws=plan.draws, filters=plan.filters, block=block, tile=tile
+            state.x, state.bad, meta, draws=plan.draws, filters=plan.filters, sums=plan.sums, block=block, tile=tile
         )
     out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
 
 
 def launch(
-    x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool, block: int = BLOCK, tile: int = TILE
+    x: Tensor,
+    bad: Tensor,
+    meta: Tensor,
+    *,
+    draws: bool,
+    filters: bool,
+    sums: bool,
+    block: int = BLOCK,
+    tile: int = TILE,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(token, logprob, support, status), each [B], of edited logits [B, V]; `bad` bool [B] are rows without a token.
 
-    `meta` int64 [B, columns] is that of a DrawPlan; `draws` and `filters` say whether any row may draw, or filter.
-    Everything is allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They
-    count in a column of `meta`, which is 0 before and after them.
+    `meta` int64 [B, columns] is that of a DrawPlan; `draws`, `filters` and `sums` say whether any row may draw,
+    filter, or be summed. Everything is allocated here and nothing is read by the host, so the launches may be part of a
+    CUDA graph. They count in a column of `meta`, which is 0 before and after them.
     """
-    work = Workspace.of(x, columns=meta.shape[1], draws=draws, filters=filters, block=block, tile=tile)
-    _MEASURE[work.rows, work.blocks](
+    flags = {"draws": draws, "filters": filters, "sums": sums}
+    bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
+    work = Workspace.of(x, bins, columns=meta.shape[1], **flags, block=block, tile=tile)
+    _MEASURE[work.rows, triton.cdiv(work.blocks, RUN)](
         *(x, bad.view(torch.uint8), meta, *work.settled, work.plane, work.columns, work.size, work.blocks),
+        *(RUN, int(filters)),
         BLOCK=block,
         PADDED=work.padded,
-        **EXACT,
+        **FIRST,
     )
     return drawn(x, meta, work)
 
 
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}
 """Options of every launch."""
-WIDE: dict[str, Any] = {"num_warps": 8, "maxnreg": REGISTERS, **EXACT}
+FIRST: dict[str, Any] = {"num_warps": 8, **EXACT}
+"""Options of the kernels that count while they measure."""
+WIDE: dict[str, Any] = {"maxnreg": REGISTERS, **FIRST}
 """Options of the kernels that run a row's steps or edits."""
 
 
@@ -107,16 +120,31 @@ class Workspace:
     tile: int
     draws: bool
     filters: bool
+    sums: bool
     ends: Tensor
     row: Tensor
     bins: Tensor
-    sums: Tensor
+    added: Tensor
     length: Tensor
     status: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, *, columns: int, draws: bool, filters: bool, block: int, tile: int) -> Workspace:
-        """That of logits [B, V] with so many columns of numbers for each row, in blocks and tiles of these sizes."""
+    def of(
+        cls,
+        x: Tensor,
+        bins: Tensor,
+        *,
+        columns: int,
+        draws: bool,
+        filters: bool,
+        sums: bool,
+        block: int,
+        tile: int,
+    ) -> Workspace:
+        """That of logits [B, V] with so many columns of numbers for each row, in blocks and tiles of these sizes.
+
+        `bins` int32 [B or more, BINS] are zeros, before and after the draw.
+        """
         (b, size), device = x.shape, x.device
         return cls(
             rows=b,
@@ -126,10 +154,11 @@ class Workspace:
             tile=tile,
             draws=draws,
             filters=filters,
-            ends=torch.empty(2, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
+            sums=sums,
+            ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
-            bins=torch.empty(b, kernels.BINS, dtype=torch.int32, device=device),
-            sums=torch.empty(b, kernels.SUMS, dtype=torch.int64, device=device),
+            bins=bins,
+            added=torch.empty(b, kernels.SUMS, dtype=torch.int64, device=device),
             length=torch.empty(b, dtype=torch.int32, device=device),
             status=torch.empty(b, dtype=torch.int8, device=device),
         )
@@ -146,17 +175,12 @@ class Workspace:
 
     @property
     def settled(self) -> tuple[Tensor, ...]:
-        """What the first kernel writes: `ends` [2, B, blocks] and what follows from them for each of B rows."""
-        return self.ends, self.row, self.status, self.bins, self.sums, self.length
-
-    @property
-    def run(self) -> int:
-        """Blocks that a thread block weighs: few rows are divided finely; of many each adds to its histogram once."""
-        return min(LONGEST_RUN, max(1, self.rows * self.blocks // PROGRAMS))
+        """What the first kernel writes: `ends` [ENDS, B, blocks] and what follows from them for each of B rows."""
+        return self.ends, self.row, self.status, self.bins, self.added, self.length
 
     @property
     def plane(self) -> int:
-        """How many numbers lie between the largest and the smallest key of a block."""
+        """How many numbers lie between two that are found of a block."""
         return self.rows * self.blocks
 
 
@@ -173,15 +197,16 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
     row, status, block, padded = work.row, work.status, work.block, work.padded
 
     if work.draws:
-        found = (mass, count, work.bins, work.sums)
-        _WEIGH[b, triton.cdiv(blocks, work.run)](x, meta, row, status, *found, *shape, work.run, BLOCK=block, **EXACT)
-        _BOUND[b,](work.bins, work.sums, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
-        if work.filters:
-            _SPLIT[b, blocks](
-                *(x, meta, row, status, work.ends, mass, count, listed, work.length, *shape), BLOCK=block, **EXACT
-            )
+        if work.sums:
+            _WEIGH[b, blocks](x, meta, row, status, mass, count, work.added, *shape, BLOCK=block, **EXACT)
+        _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
+        _SPLIT[b, blocks](
+            *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, work.plane, *shape),
+            BLOCK=block,
+            **EXACT,
+        )
     _RESOLVE[b,](
-        *(x, work.ends, mass, count, work.sums, listed, work.length, meta, row, status, token, logprob, support),
+        *(x, work.ends, mass, count, work.added, listed, work.length, meta, row, status, token, logprob, support),
         *(*shape, steps),
         BLOCK=block,
         PADDED=padded,

@@ -1,5 +1,5 @@
-"""The steps of rows whose tables lie on a CUDA device, as launches of Triton kernels: five draw, one appends,
-two more report logprobs."""
+"""The steps of rows whose tables lie on a CUDA device, as launches of Triton kernels: at most five draw, one
+appends, two more report logprobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from tirage.backends.torch import kernels
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.triton import BLOCK, EXACT, TILE, WIDE, Workspace, drawn
+from tirage.backends.torch.triton import BLOCK, EXACT, FIRST, RUN, TILE, WIDE, Workspace, drawn
 from tirage.draw import Status
 
 PART = 4096
@@ -24,7 +24,7 @@ STATUSES = {"FULL": int(Status.history_full), "EMPTY": int(Status.empty_slot)}
 """Constants of the kernels that settle rows at slots."""
 VIEWED = 1024
 """Logits of a thread block of the kernels that report: each reads the ends of all blocks of its row."""
-IDS = 1024
+IDS = 512
 """Ids that a thread block looks at together."""
 
 _EDIT: Any = kernels.edit
@@ -50,6 +50,7 @@ def draw(
     room: int,
     draws: bool,
     filters: bool,
+    sums: bool,
     copies: bool,
     block: int = BLOCK,
     tile: int = TILE,
@@ -60,7 +61,8 @@ def draw(
     `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
     """
     columns = tables["meta"].shape[1]
-    work = Workspace.of(x, columns=columns, draws=draws, filters=filters, block=block, tile=tile)
+    flags = {"draws": draws, "filters": filters, "sums": sums}
+    work = Workspace.of(x, _counters(tables["bins"], x.shape[0]), columns=columns, **flags, block=block, tile=tile)
     meta = torch.empty(work.rows, columns, dtype=torch.int64, device=x.device)
     seeds = torch.empty(work.rows, dtype=torch.int64, device=x.device)
     ends, *settled = work.settled
@@ -68,25 +70,29 @@ def draw(
     if copies:
         x = _edited(x, words, slots, tables, work, found, room=room, part=max(part, block))
     else:
-        _MEASURE_SLOTS[work.rows, work.blocks](
+        _MEASURE_SLOTS[work.rows, triton.cdiv(work.blocks, RUN)](
             *(x, slots, *_held(tables, work.rows), *found, room, work.plane, columns, work.size, work.blocks),
+            *(RUN, int(filters)),
             BLOCK=block,
             PADDED=work.padded,
             **STATUSES,
-            **EXACT,
+            **FIRST,
         )
     return drawn(x, meta, work), seeds, x
 
 
 def _held(tables: Tables, rows: int) -> tuple[Tensor, ...]:
-    """Whether each slot is used, how many tokens it has, and its numbers; and a counter for each of so many `rows`.
+    """Whether each slot is used, how many tokens it has, and its numbers; and a counter for each of so many `rows`."""
+    counters = _counters(tables["arrived"], rows)
+    return tables["used"].view(torch.uint8), tables["length"], tables["meta"], counters
 
-    Counters are 0 before and after a draw. A slot that is listed twice has two, so there may be more than slots.
+
+def _counters(table: Tensor, rows: int) -> Tensor:
+    """A table that the kernels count in, with so many rows: a slot that is listed twice has two of them.
+
+    It is 0 before and after a draw.
     """
-    arrived = tables["arrived"]
-    if rows > arrived.shape[0]:
-        arrived = arrived.new_zeros(rows)
-    return tables["used"].view(torch.uint8), tables["length"], tables["meta"], arrived
+    return table if rows <= table.shape[0] else table.new_zeros(rows, *table.shape[1:])
 
 
 def _edited(
@@ -111,7 +117,7 @@ def _edited(
         *(tables["words"] if words is None else words, slots, y, candidates, *found),
         *_held(tables, work.rows),
         *(_octets(tables[name]) for name in _EDITED),
-        *(room, work.plane, work.columns, int(words is not None)),
+        *(room, work.plane, work.columns, int(work.filters), int(words is not None)),
         *(int(tables[name].shape[1] > 0) for name in ("words", "early")),
         *(tables[name].shape[1] for name in ("edits", "bias_ids", "count_ids", "ring", "ngram", "powers")),
         *(*tables["phrases"].shape[1:], work.size, work.blocks),

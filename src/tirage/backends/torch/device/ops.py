@@ -29,9 +29,9 @@ READ = ("used", "window", "powers", "breaks")
 TABLES: tuple[str, ...] = (
     "meta", "used", "length", "least", "edits", "bias_ids", "bias_values", "words", "early", "count_ids", "in_prompt",
     "in_output", "distinct", "ring", "ahead", "prompt", "window", "ngram", "powers", "last_power", "breaks", "unbroken",
-    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "arrived",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "arrived", "bins",
 )  # fmt: skip
-"""The tables that a draw reads; in the last one the kernels count while they run, from 0 and to 0 again."""
+"""The tables that a draw reads; in the last two the kernels count while they run, from 0 and to 0 again."""
 
 VIEWS = ("view", "view_scale", "top_n")
 """Those that say what a row reports."""
@@ -41,7 +41,7 @@ MOST_LISTED = 64
 torch.library.define(
     "tirage::draw_slots",
     "(Tensor x, Tensor? words, Tensor slots, Tensor[] tables, int[] order, int room, bool draws, bool filters, "
-    "bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool sums, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::report_slots",
@@ -67,6 +67,7 @@ def draw(
     room: int,
     draws: bool,
     filters: bool,
+    sums: bool,
     copies: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor]:
     """(what was drawn, seeds int64 [B], the edited logits float32 [B, V]) of the rows of `slots` int64 [B].
@@ -76,7 +77,9 @@ def draw(
     has status `history_full`.
     """
     given = [tables[name] for name in TABLES]
-    *found, seeds, edited = torch.ops.tirage.draw_slots(x, words, slots, given, order, room, draws, filters, copies)
+    *found, seeds, edited = torch.ops.tirage.draw_slots(
+        x, words, slots, given, order, room, draws, filters, sums, copies
+    )
     token, logprob, support, status = found
     return (token, logprob, support, status), seeds, edited if copies else x
 
@@ -122,6 +125,7 @@ def _shapes(
     room: int,
     draws: bool,
     filters: bool,
+    sums: bool,
     copies: bool,
 ) -> Found:
     rows, size = x.shape
@@ -141,11 +145,12 @@ def _draw_on_cpu(
     room: int,
     draws: bool,
     filters: bool,
+    sums: bool,
     copies: bool,
 ) -> Found:
     named = dict(zip(TABLES, tables, strict=True))
     drawn, seeds, edited = by_tensors(
-        x, words, slots, named, order, room=room, draws=draws, filters=filters, copies=copies
+        x, words, slots, named, order, room=room, draws=draws, filters=filters, sums=sums, copies=copies
     )
     return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
 
@@ -160,6 +165,7 @@ def _draw_on_cuda(
     room: int,
     draws: bool,
     filters: bool,
+    sums: bool,
     copies: bool,
 ) -> Found:
     from tirage.backends.torch.device import launches
@@ -168,7 +174,7 @@ def _draw_on_cuda(
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
         drawn, seeds, edited = launches.draw(
-            x, words, slots, named, room=room, draws=draws, filters=filters, copies=copies
+            x, words, slots, named, room=room, draws=draws, filters=filters, sums=sums, copies=copies
         )
     return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
 
@@ -183,6 +189,7 @@ def by_tensors(
     room: int,
     draws: bool,
     filters: bool,
+    sums: bool,
     copies: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor]:
     """What `draw` gives of logits x [B, V], by tensor operations on tables on the CPU."""
@@ -190,7 +197,7 @@ def by_tensors(
     rows = {name: table.index_select(0, slots) if table.numel() else table for name, table in tables.items()}
     y, bad = edits.edited(x.to(torch.float32), rows, order, edits.allowed_words(rows, words))
     full, empty = rows["length"] > room, ~rows["used"]
-    found = draw_op.on_host(y, bad | full | empty, rows["meta"], draws=draws, filters=filters)
+    found = draw_op.on_host(y, bad | full | empty, rows["meta"])
     token, logprob, support, status = found
     status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
     return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y

@@ -23,7 +23,18 @@ from tirage.backends.torch.device.past_form import (
     past_form,
     rounded,
 )
-from tirage.backends.torch.plan import DYNAMIC, FILTERS, HEADER, SAMPLE, SEED, STEP, DrawPlan, can_run, metadata_of
+from tirage.backends.torch.plan import (
+    BINS,
+    DYNAMIC,
+    FILTERS,
+    HEADER,
+    SAMPLE,
+    SEED,
+    STEP,
+    DrawPlan,
+    can_run,
+    metadata_of,
+)
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
 from tirage.history import MAX_HISTORY
@@ -60,8 +71,9 @@ class RowsLayout:
 
     `steps`: filters of a row at most. `edits`: the operations that change logits, in an order that holds each row's.
     `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
-    some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`: whether some row draws, or filters.
-    `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
+    some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`: whether some row draws,
+    filters, or is summed as a whole. `tail`: how many tokens a row may say until they are read back. `past`: what the
+    order of the tokens needs.
     `views`: whether some row reports logprobs.
     """
 
@@ -73,6 +85,7 @@ class RowsLayout:
     early: bool = False
     draws: bool = False
     filters: bool = False
+    sums: bool = False
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
@@ -99,6 +112,7 @@ class RowsLayout:
             early=self.early or bool(form.least),
             draws=self.draws or form.draws,
             filters=self.filters or form.filters,
+            sums=self.sums or form.sums,
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
         )
@@ -127,6 +141,7 @@ class RowForm:
     counts: bool
     draws: bool
     filters: bool
+    sums: bool
     resamples: bool
     past: PastForm
     view: View
@@ -242,6 +257,7 @@ def _found(
         counts=False,
         draws=plan.draws,
         filters=plan.filters,
+        sums=plan.sums,
         resamples=given.semantics.mask_mode == "resample",
         past=past,
         view=view,
@@ -341,6 +357,7 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "meta": np.zeros(HEADER + layout.steps * STEP_WIDTH, np.int64),
         "used": np.zeros((), bool),
         "arrived": np.zeros((), np.int32),
+        "bins": np.zeros(BINS if layout.draws else 0, np.int32),
         "length": np.zeros((), np.int64),
         "least": np.zeros((), np.int64),
         "edits": np.zeros((len(layout.edits), 4), np.int32),

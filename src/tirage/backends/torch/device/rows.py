@@ -178,6 +178,7 @@ class DeviceRows:
             room=self.room,
             draws=layout.draws,
             filters=layout.filters,
+            sums=layout.sums,
             copies=copies,
         )
 

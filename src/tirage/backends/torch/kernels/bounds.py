@@ -1,15 +1,16 @@
-"""The range of keys that holds every cut of a row, from the histogram of its exponents: no logit is read."""
+"""The range of keys that holds every cut of a row, from the histogram of its logits: none of them is read."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
+from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ALL_FIRST,
     FACTOR,
-    FAR,
     FIRST_C,
     HEAD_KEY,
     HIGH,
@@ -20,18 +21,18 @@ from tirage.backends.torch.kernels.layout import (
     LAST_C,
     LOW,
     LOWEST,
-    NEAR,
+    MASS_FROM,
+    MASS_TO,
     NOT_COUNTED,
     PROGRAM,
     SUMMANDS,
     SUMMED,
     TOP,
     VARYING,
+    WHOLE,
     WIDTH,
     constant,
     first_lane,
-    lane_of,
-    last_exponent,
     sum_of,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, lowest_key, target_of, value_of, weight_of
@@ -50,9 +51,13 @@ from tirage.backends.torch.kernels.thresholds import (
 )
 from tirage.operators.temperature import TEMPERATURE
 from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import RULES
 
 _TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
 _UNIT = tl.constexpr(1 << 40)
+_TRUNCATED = tl.constexpr(RULES.index("truncated"))
+_RARE = tl.constexpr(9)
+"""A cut is looked for without the mass of its row where that is in vain once in 2^9 rows at most."""
 
 
 @triton.jit
@@ -62,20 +67,20 @@ def at_lane(values, lane):
 
 
 @triton.jit
-def masses(counts, edge, before, m, c):
-    """(least, greatest) mass of bins 0 ... i under c, int64 [BINS]: a token weighs what an end of its bin does, or less
-    than one and more than the other."""
+def masses(counts, edge_ptr, high, m, c):
+    """(least, greatest) mass of bins 0 ... i under c, int64 [BINS], by the number of tokens in each and their edges."""
     n = counts.to(tl.int64)
+    edge, before = edges_of(edge_ptr, high)
     least = n * weight_of(exponent_of(value_of(edge), m, c))
-    most = n * weight_of(exponent_of(value_of(before), m, c))
+    most = n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c))
     return tl.cumsum(least, 0), tl.cumsum(most, 0)
 
 
 @triton.jit
-def sharpened(least, most, whole):
-    """The same bounds where the mass of the row is known: what the rest weighs bounds them too."""
+def sharpened(least, most, low, high):
+    """The same bounds where the mass of the row is known to lie between two: what the rest weighs bounds them too."""
     rest_least, rest_most = at_lane(least, NOT_COUNTED) - least, at_lane(most, NOT_COUNTED) - most
-    return tl.maximum(least, whole - rest_most), tl.minimum(most, whole - rest_least)
+    return tl.maximum(least, low - rest_most), tl.minimum(most, high - rest_least)
 
 
 @triton.jit
@@ -86,27 +91,27 @@ def total_of(least, most, first, last):
 
 
 @triton.jit
-def lane_of_key(key, m, meta_ptr, row_ptr):
+def lane_of_key(key, row_ptr):
     """The lane of a threshold; the last one where it lets every token pass."""
-    q = exponent_of(value_of(key), m, constant(meta_ptr, FIRST_C))
-    return tl.where(key > NEG_INF + 1, lane_of(q, tl.load(row_ptr + NEAR), tl.load(row_ptr + FAR)), NOT_COUNTED)
+    x = tl.full((1,), value_of(key), tl.float32)
+    return tl.where(key > NEG_INF + 1, tl.max(lane_of(x, stored_knots(row_ptr)), 0), NOT_COUNTED)
 
 
 @triton.jit
-def known_lanes(op, step_ptr, numbers, m, c, high, is_cut, meta_ptr, row_ptr):
+def known_lanes(op, step_ptr, numbers, m, c, high, is_cut, row_ptr):
     """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
     begin = tl.full((), LANES, tl.int32)
     if is_min_p(op, step_ptr):
-        begin = lane_of_key(lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high), m, meta_ptr, row_ptr)
+        begin = lane_of_key(lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high), row_ptr)
     if is_by_logit(op):
-        begin = lane_of_key(least_by_logit(step_ptr, high), m, meta_ptr, row_ptr)
+        begin = lane_of_key(least_by_logit(step_ptr, high), row_ptr)
     if op == _TOP_K:
         begin = first_lane(numbers >= tl.load(step_ptr + 1))
     return tl.where(reads_sums(op) | (is_dynamic(op) & is_cut), 0, begin), begin
 
 
 @triton.jit
-def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, meta_ptr, row_ptr):
+def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr):
     """(first lane, last lane, key) of the threshold of a step by a set's mass, which lies between two totals.
 
     The key is that of the greater one.
@@ -120,10 +125,20 @@ def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, meta
         limit, floor = judged(op, step_ptr, total, sums_ptr)
         key = least_kept(op, limit, floor, m, c, high, widest)
         # The likeliest token stays anyway, but XTC counts it only where it reaches the threshold.
-        lane = tl.where(is_xtc(op) & (floor > _UNIT), -1, lane_of_key(key, m, meta_ptr, row_ptr))
+        lane = tl.where(is_xtc(op) & (floor > _UNIT), -1, lane_of_key(key, row_ptr))
         begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
         end = tl.where(side == 0, lane, tl.maximum(end, lane))
     return begin, end, key
+
+
+@triton.jit
+def with_least(op, step_ptr, numbers, begin, end):
+    """(first lane, last lane) of a cut that leaves at least some number of tokens, if its step asks for that."""
+    floor = least_number(op, step_ptr)
+    if floor > 1:
+        lane = first_lane(numbers >= floor)
+        begin, end = tl.maximum(begin, lane), tl.maximum(end, lane)
+    return begin, end
 
 
 @triton.jit
@@ -136,7 +151,7 @@ def removed_lane(numbers, end):
 def goal_lanes(step_ptr, least, most, first, last, base_low, base_high, is_known):
     """(first lane, last lane) of the cut of a top-p, BINS where it cuts nothing; see `bound` for `first` and `last`.
 
-    The last one is only likely where the mass of the row is not known, and the row uncut.
+    The last lane is only likely where the mass of the row is not known, and the row uncut.
     """
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
     low_total, high_total = total_of(least, most, first, last)
@@ -156,6 +171,21 @@ def goal_lanes(step_ptr, least, most, first, last, base_low, base_high, is_known
 
 
 @triton.jit
+def needs_whole(step_ptr, edge_ptr, least, most, end, m, c, is_uncut, is_first):
+    """Whether a top-p that cuts up to the lane `end` needs the mass of the whole row.
+
+    What lies below is known but for a share. Where a token at the cut weighs far more than that, the cut is most likely
+    the same for all masses that are possible: `resolve` makes sure.
+    """
+    last = tl.minimum(end, NOT_COUNTED)
+    outside = at_lane(most, NOT_COUNTED) - at_lane(least, last)  # pyright: ignore[reportOperatorIssue]
+    lightest = weight_of(exponent_of(value_of(tl.load(edge_ptr + last, cache_modifier=".cg")), m, c))
+    is_joint, is_truncated = tl.load(step_ptr + 4) > 0, tl.load(step_ptr + 2) == _TRUNCATED
+    is_likely = (outside >> (DOUBT - 1)) <= (lightest >> _RARE)
+    return is_joint | (is_uncut & (is_truncated | (is_first == 0) | (is_likely == 0)))
+
+
+@triton.jit
 def constant_after(op, step_ptr, c, is_cut, meta_ptr, row_ptr, sums_ptr, size):
     """The constant c after a step, before it c; what a dynamic temperature makes of a set that is cut is not known."""
     if op == _TEMPERATURE:
@@ -169,22 +199,45 @@ def constant_after(op, step_ptr, c, is_cut, meta_ptr, row_ptr, sums_ptr, size):
 
 
 @triton.jit
-def edges_of(row_ptr, m, c, high):
-    """(last keys of the lanes, last exponents of the lanes before them, last keys of those), int32 [BINS] each."""
-    near, far = tl.load(row_ptr + NEAR), tl.load(row_ptr + FAR)
+def edges_of(edge_ptr, high):
+    """(last keys of the lanes, last keys of the lanes before them), int32 [BINS] each: one above `high` for none."""
     lanes = tl.arange(0, LANES)
-    edge = lowest_key(last_exponent(lanes, near, far), m, c, high)
-    limit = last_exponent(lanes - 1, near, far)
-    return edge, limit, lowest_key(limit, m, c, high)
+    before = tl.load(edge_ptr + lanes - 1, mask=lanes > 0, other=high + 1, cache_modifier=".cg")
+    return tl.load(edge_ptr + lanes, cache_modifier=".cg"), before
 
 
 @triton.jit
-def store_range(row_ptr, edge, above, first, widest):
-    """Write the range that holds lanes `first` to `widest`, whose last keys are `edge`, below the keys `above`."""
-    inside = tl.where(first < LANES, at_lane(above, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
+def store_range(row_ptr, edge_ptr, high, first, widest):
+    """Write the range that holds lanes `first` to `widest`, whose last keys lie there."""
+    edge, before = edges_of(edge_ptr, high)
+    inside = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
     outside = tl.where(widest >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(widest, 0)))
     tl.store(row_ptr + LOWEST, tl.where(widest < 0, inside, outside))
     tl.store(row_ptr + TOP, inside)
+
+
+@triton.jit
+def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
+    """The numbers of tokens in the bins of a row; their edges take the place of these. What steps leave is cleared."""
+    lanes = tl.arange(0, LANES)
+    counts = tl.load(bins_ptr + lanes)
+    tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
+    tl.store(row_ptr + WHOLE, 0)
+    tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
+    tl.store(row_ptr + FACTOR, 0)
+    tl.store(row_ptr + HEAD_KEY, POS_INF)
+    tl.debug_barrier()
+    return counts
+
+
+@triton.jit
+def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
+    """(least, greatest) mass of a row under the first temperature; one number where the row is summed."""
+    low, high = tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr + MASS_TO)
+    if tl.load(meta_ptr + SUMMED) > 0:
+        low = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
+        high = low
+    return low, high
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -200,55 +253,56 @@ def bound(
     meta_ptr += row * columns
     row_ptr += row * WIDTH
     mass_ptr += row * blocks * 4
+    sums_ptr += row * SUMMANDS
+    bins_ptr += row * LANES
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
         high = tl.load(row_ptr + HIGH)
         m, c = value_of(high), constant(meta_ptr, FIRST_C)
-        counts = tl.load(bins_ptr + row * LANES + tl.arange(0, LANES))
-        edge, limit, before = edges_of(row_ptr, m, c, high)
+        counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
         numbers = tl.cumsum(counts, 0)
-        whole = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
-        least, most = masses(counts, edge, before, m, c)
-        least, most = sharpened(least, most, whole)
-        base_low, base_high = whole, whole
+        low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
+        least, most = masses(counts, bins_ptr, high, m, c)
+        least, most = sharpened(least, most, low_whole, high_whole)
+        base_low, base_high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
+        tl.store(sums_ptr + MASS_FROM, base_low)
+        tl.store(sums_ptr + MASS_TO, base_high)
         first, last = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
         widest = tl.full((), -1, tl.int32)
-        tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
-        tl.store(row_ptr + FACTOR, 0)
-        tl.store(row_ptr + HEAD_KEY, POS_INF)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
-            op = tl.load(step_ptr)
-            c = constant_after(op, step_ptr, c, first < LANES, meta_ptr, row_ptr, sums_ptr + row * SUMMANDS, size)
+            op, is_uncut = tl.load(step_ptr), first == LANES
+            c = constant_after(op, step_ptr, c, first < LANES, meta_ptr, row_ptr, sums_ptr, size)
+            is_first = c == constant(meta_ptr, FIRST_C)
             if is_temperature(op):
-                least, most = masses(counts, edge, before, m, c)
-                if c == constant(meta_ptr, FIRST_C):
-                    least, most = sharpened(least, most, whole)
+                least, most = masses(counts, bins_ptr, high, m, c)
+                if is_first:
+                    least, most = sharpened(least, most, low_whole, high_whole)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, meta_ptr, row_ptr)
-            is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & (c == constant(meta_ptr, FIRST_C))
+            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, row_ptr)
+            is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & is_first
             if reads_mass(op) | is_summed | is_xtc(op):
                 low_total, high_total = total_of(least, most, first, last)
                 if is_summed:
-                    low_total, high_total = whole, whole
-                begin, end, key = judged_lanes(
-                    op, step_ptr, low_total, high_total, sums_ptr + row * SUMMANDS, m, c, high, meta_ptr, row_ptr
-                )
+                    low_total, high_total = low_whole, high_whole
+                begin, end, key = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
                 if is_summed:
                     tl.store(row_ptr + KEPT, key)
                     begin, end = tl.where(first < LANES, 0, begin), tl.where(first < LANES, LANES, end)
+                tl.store(row_ptr + WHOLE, 1, mask=is_uncut & (is_summed == 0))
             if is_xtc(op):
                 begin = removed_lane(numbers, end)
             if is_top_p(op):
-                begin, end = goal_lanes(
-                    step_ptr, least, most, first, last, base_low, base_high, c == constant(meta_ptr, FIRST_C)
-                )
-            floor = least_number(op, step_ptr)
-            if floor > 1:
-                lane = first_lane(numbers >= floor)
-                begin, end = tl.maximum(begin, lane), tl.maximum(end, lane)
+                begin, end = goal_lanes(step_ptr, least, most, first, last, base_low, base_high, is_first)
+                is_needed = needs_whole(step_ptr, bins_ptr, least, most, end, m, c, is_uncut, is_first)
+                tl.store(row_ptr + WHOLE, 1, mask=is_needed)
+            begin, end = with_least(op, step_ptr, numbers, begin, end)
             if begin < LANES:
                 first = tl.minimum(first, begin)
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
                 widest = tl.maximum(widest, last)
-        store_range(row_ptr, edge, tl.where(limit < 0, high + 1, before), first, widest)
+        tl.store(row_ptr + WHOLE, 1, mask=first == LANES)
+        store_range(row_ptr, bins_ptr, high, first, widest)
+        # The next draw counts from 0.
+        tl.debug_barrier()
+        tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)

@@ -20,12 +20,19 @@ from tirage.backends.torch.device.row_form import (
     SCOPE,
     SECOND,
 )
-from tirage.backends.torch.kernels.ends import is_last, settle_slot
-from tirage.backends.torch.kernels.layout import STEP
+from tirage.backends.torch.kernels.ends import (
+    add_counts,
+    count_block,
+    is_last,
+    sample_of,
+    settle_slot,
+    store_ends,
+)
+from tirage.backends.torch.kernels.lanes import store_knots
+from tirage.backends.torch.kernels.layout import FIRST_C, IS_GREEDY, LANES, STEP, WIDTH, constant
 from tirage.backends.torch.kernels.rule import (
     LARGEST,
     NEG_INF,
-    POS_INF,
     clamped,
     cleaned,
     is_spoiled,
@@ -47,8 +54,8 @@ _ANY = tl.constexpr(ANY)
 _BANS, _BIASES = tl.constexpr(True), tl.constexpr(False)
 
 SIZES = (
-    "room", "plane", "columns", "given", "masks", "early", "places", "biases", "counts", "ring", "ngrams", "powers",
-    "phrases", "phrase",
+    "room", "plane", "columns", "counted", "given", "masks", "early", "places", "biases", "counts", "ring", "ngrams",
+    "powers", "phrases", "phrase",
 )  # fmt: skip
 """Sizes of tables, and whether there are some: kernels are not compiled anew for their values."""
 
@@ -60,9 +67,9 @@ def operand(edit_ptr, at: tl.constexpr):
 
 
 @triton.jit
-def current(y_ptr, ids, there):
-    """The logits of `ids`, any shape, as they are now; 0 where they are not `there`."""
-    return tl.load(y_ptr + ids, mask=there, other=0.0, cache_modifier=".cg")
+def current(y_ptr, ids, there, other=0.0):
+    """The logits of `ids`, any shape, as they are now; `other` where they are not `there`."""
+    return tl.load(y_ptr + ids, mask=there, other=other, cache_modifier=".cg")
 
 
 @triton.jit
@@ -86,40 +93,51 @@ def edit(
     bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr,
     ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
     phrase_own_ptr,
-    room, plane, columns, given, masks, early, places, biases, counts, ring, ngrams, powers, phrases, phrase, size,
-    blocks,
+    room, plane, columns, counted, given, masks, early, places, biases, counts, ring, ngrams, powers, phrases, phrase,
+    size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr,
     IS_BFLOAT: tl.constexpr, FULL: tl.constexpr, EMPTY: tl.constexpr,
 ):
-    """Logits of one part of one row after its masks and edits, and the ends of its blocks; the last part settles it."""
+    """Logits of one part of one row after its masks and edits, what `measure` finds of it; the last part settles it."""
     row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
-    edit_part(
+    own_ptr, first = slots_meta_ptr + slot * columns, tl.program_id(1) * PART
+    if (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0):
+        sample = sample_of(x_ptr + row * size, size, IS_BFLOAT)
+        store_knots(row_ptr + row * WIDTH, scaled(sample, edits_ptr + slot * places * 4, places))
+    spoiled = edit_part(
         x_ptr + row * size, given_ptr + row * ((size + 31) // 32), y_ptr + row * size, candidates_ptr + row * ring,
-        ends_ptr + row * blocks, tokens_ptr, slots_meta_ptr, least_ptr, words_ptr, early_ptr, edits_ptr, bias_ids_ptr,
+        tokens_ptr, own_ptr, least_ptr, words_ptr, early_ptr, edits_ptr, bias_ids_ptr,
         bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr,
         ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
-        phrase_own_ptr, slot, tl.program_id(1) * PART, plane, columns, given, masks, early, places, biases, counts,
-        ring, ngrams, powers, phrases, phrase, size, BLOCK, PART, COPIED, TILE, IS_BFLOAT,
+        phrase_own_ptr, slot, first, given, masks, early, places, biases, counts,
+        ring, ngrams, powers, phrases, phrase, size, PART, COPIED, TILE, IS_BFLOAT,
+    )
+    tl.debug_barrier()
+    c, is_counted = constant(own_ptr, FIRST_C), (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+    measure_part(
+        y_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, first, spoiled, c,
+        is_counted, plane, size, PART, BLOCK,
     )
     if is_last(arrived_ptr + row, (size + PART - 1) // PART):
         settle_slot(
-            y_ptr, slots_ptr, used_ptr, tokens_ptr, slots_meta_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr,
-            bins_ptr, sums_ptr, length_ptr, row, room, plane, columns, size, blocks, BLOCK, PADDED, FULL, EMPTY,
+            slots_ptr, used_ptr, tokens_ptr, slots_meta_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr,
+            bins_ptr, sums_ptr, length_ptr, row, c, is_counted, room, plane, columns, size, blocks, PADDED, FULL,
+            EMPTY,
         )
 
 
 @triton.jit
 def edit_part(
-    x_ptr, given_ptr, y_ptr, candidates_ptr, ends_ptr, tokens_ptr, slots_meta_ptr, least_ptr, words_ptr, early_ptr,
+    x_ptr, given_ptr, y_ptr, candidates_ptr, tokens_ptr, own_ptr, least_ptr, words_ptr, early_ptr,
     edits_ptr, bias_ids_ptr, bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr,
     ahead_ptr, prompt_ptr, ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr,
-    phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, slot, first, plane, columns, given, masks, early, places, biases,
-    counts, ring, ngrams, powers, phrases, phrase, size,
-    BLOCK: tl.constexpr, PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr, IS_BFLOAT: tl.constexpr,
+    phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, slot, first, given, masks, early, places, biases, counts, ring,
+    ngrams, powers, phrases, phrase, size,
+    PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr, IS_BFLOAT: tl.constexpr,
 ):
-    """Writes one part of a row's logits after the masks and edits of its slot, and the ends of the part's blocks."""
+    """Writes one part of a row's logits after the masks and edits of its slot: 1 where one is not finite, else 0."""
     last, words = tl.minimum(first + PART, size), (size + 31) // 32
-    waits = (early != 0) & (tl.load(slots_meta_ptr + slot * columns + STEP) < tl.load(least_ptr + slot))
+    waits = (early != 0) & (tl.load(own_ptr + STEP) < tl.load(least_ptr + slot))
     copy_masked(
         x_ptr, y_ptr, first, last, given_ptr, words_ptr + slot * words, early_ptr + slot * words, given, masks, waits,
         PART, COPIED, IS_BFLOAT,
@@ -164,8 +182,7 @@ def edit_part(
         if op == _SCALE:
             spoiled |= scale(y_ptr, first, last, operand(edit_ptr, _FIRST), PART, COPIED)
         place = end
-    tl.debug_barrier()
-    write_ends(y_ptr, ends_ptr, plane, first, last, spoiled, PART, BLOCK)
+    return spoiled
 
 
 @triton.jit
@@ -189,16 +206,29 @@ def copy_masked(
 
 
 @triton.jit
-def write_ends(y_ptr, ends_ptr, plane, first, last, spoiled, PART: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest key and the smallest that is not that of -inf of each block of the part."""
-    for start in range(0, PART, BLOCK):
+def measure_part(
+    y_ptr, ends_ptr, row_ptr, bins_ptr, first, spoiled, c, counts, plane, size, PART: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The ends of each block of the part; masses and the histogram where it `counts`."""
+    lanes = tl.arange(0, LANES)
+    found = lanes * 0
+    for start in range(0, tl.minimum(PART, size - first), BLOCK):
         ids = first + start + tl.arange(0, BLOCK)
-        inside = ids < last
-        key = key_of(tl.load(y_ptr + ids, mask=inside, other=float("-inf"), cache_modifier=".cg"))
-        at = ends_ptr + (first + start) // BLOCK
-        # A row with NaN or +inf where an edit wrote has no token, whatever became of it.
-        tl.store(at, tl.where(spoiled != 0, POS_INF, tl.max(key, 0)), mask=first + start < last)
-        tl.store(at + plane, tl.min(tl.where(inside & (key != NEG_INF), key, POS_INF), 0), mask=first + start < last)
+        y, at = current(y_ptr, ids, ids < size, float("-inf")), ends_ptr + (first + start) // BLOCK
+        store_ends(at, key_of(y), spoiled, plane)
+        if counts:
+            found += count_block(y, at, row_ptr, c, plane)
+    if counts:
+        add_counts(bins_ptr, found)
+
+
+@triton.jit
+def scaled(x, edits_ptr, places):
+    """A sample, any shape, times the factors by which all logits of its row are multiplied."""
+    for place in range(places):
+        if tl.load(edits_ptr + place * 4 + _EDIT) == _SCALE:
+            x *= operand(edits_ptr + place * 4, _FIRST)
+    return x
 
 
 @triton.jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.cuts import cut_top_k, cut_top_p, reopened
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
 from tirage.backends.torch.kernels.exclusion import (
     find_head,
@@ -19,6 +20,7 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_FIRST,
     ABOVE_LAST,
     ABOVE_WEIGHTY,
+    ADDENDS,
     ALL_FIRST,
     ALL_LAST,
     FACTOR,
@@ -32,6 +34,7 @@ from tirage.backends.torch.kernels.layout import (
     LAST,
     LEAST,
     LOWEST,
+    MASS_TO,
     OPEN,
     PROGRAM,
     SAMPLE,
@@ -42,19 +45,16 @@ from tirage.backends.torch.kernels.layout import (
     TOP,
     VARYING,
     WEIGHTY,
+    WHOLE,
     WIDTH,
     constant,
     sum_of,
 )  # fmt: skip
 from tirage.backends.torch.kernels.lists import (
-    BY_NUMBER,
-    BY_WEIGHT,
     WAYS,
-    nth_tie,
     open_count,
     open_keys,
     open_mass,
-    open_sums,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
@@ -116,12 +116,15 @@ def uniform_of(meta_ptr):
 
 
 @triton.jit
-def range_of(row_ptr, n):
-    """[lowest, top): the open range of a row; where `n` tokens are listed, only as far as their keys."""
-    lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
+def range_of(row_ptr, count_ptr, n, blocks, PADDED: tl.constexpr):
+    """(lowest, top, ties) of the open range [lowest, top) of a row, where `n` tokens are listed only as far as their
+    keys; `ties` is how many tokens have its only key, else -1."""
+    lowest, top, ties = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP), tl.full((), -1, tl.int32)
     if n > 0:
         lowest, top = tl.load(row_ptr + LEAST), tl.load(row_ptr + GREATEST) + 1
-    return lowest, top
+    if lowest + 1 == top:
+        ties = sum_of(count_ptr, OPEN, blocks, PADDED)
+    return lowest, top, ties
 
 
 @triton.jit
@@ -167,14 +170,13 @@ def draw_row(
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
-    lowest, top = range_of(row_ptr, n)
+    lowest, top, ties = range_of(row_ptr, count_ptr, n, blocks, PADDED)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
     is_plain = (lowest >= top) & (c == constant(row_ptr, LAST))
-    base, ties = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), tl.full((), -1, tl.int32)
-    if lowest + 1 == top:
-        ties = sum_of(count_ptr, OPEN, blocks, PADDED)
+    base = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     left = tl.full((), 0, tl.int64)
+    is_known = (tl.load(row_ptr + WHOLE) != 0) | (tl.load(meta_ptr + SUMMED) > 0)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
         op = tl.load(step_ptr)
@@ -198,16 +200,16 @@ def draw_row(
                 c, TILE,
             )
         if is_top_p(op):
-            judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
-            target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
+            doubt = (is_known == 0) & (cut_key == NEG_INF)
+            total, target = goal_of(step_ptr, sums_ptr, base, total, doubt)
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
                     n, ties, lowest = reopened(
                         x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE
                     )
                 cut_key, cut_id, ties, trimmed, left = cut_top_p(
-                    x_ptr, count_ptr, list_ptr, n, ties, above, target, tl.load(step_ptr + 2), tl.load(step_ptr + 3),
-                    lowest, top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+                    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
+                    cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
                 )
         if ((op == _TOP_K) | (least_number(op, step_ptr) > 1)) & (lowest < top):
             cut_key, cut_id, ties, trimmed = cut_to_number(
@@ -223,6 +225,16 @@ def draw_row(
         x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
         trimmed, left, size, blocks, steps, BLOCK, PADDED, TILE,
     )
+
+
+@triton.jit
+def goal_of(step_ptr, sums_ptr, base, total, doubt):
+    """(mass of the set, mass that a top-p must reach); in doubt the greatest that they may be."""
+    judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
+    if doubt:
+        judged_on = tl.minimum(tl.load(sums_ptr + MASS_TO), tl.load(sums_ptr + 1))
+        total = judged_on
+    return total, target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
 
 
 @triton.jit
@@ -369,7 +381,7 @@ def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, w
             kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
             for j in range(number_of_sums(op)):
                 sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
-    tl.store(sums_ptr + at, sums, mask=at < SUMMANDS)
+    tl.store(sums_ptr + at, sums, mask=at < ADDENDS)
     tl.debug_barrier()
 
 
@@ -390,88 +402,6 @@ def constant_after(
             tl.debug_barrier()
         found = scaled(step_ptr, 1, tl.load(row_ptr + FACTOR, cache_modifier=".cg").to(tl.float32, bitcast=True))
     return found
-
-
-@triton.jit
-def cut_top_k(
-    x_ptr, count_ptr, list_ptr, n, ties, number, k, all_ties, lowest, top, cut_key, cut_id, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
-):
-    """(cut_key, cut_id, ties) after top-k of a set of at least k tokens, `number` of them above the range."""
-    low, end = lowest.to(tl.int64), top.to(tl.int64)
-    while low + 1 < end:
-        step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER)
-        low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
-        end = tl.minimum(low + step, end)
-    last = low.to(tl.int32)
-    more = number
-    if ties < 0:
-        more += open_count(x_ptr, list_ptr, n, ties, last + 1, cut_key, cut_id, TILE)
-    wanted = k - more
-    if all_ties > 0:
-        cut_id = tl.where(last == cut_key, cut_id, NO_ID)
-    else:
-        cut_id = nth_tie(
-            x_ptr, count_ptr, list_ptr, n, ties, last, wanted, size, blocks, BLOCK, PADDED, TILE
-        )
-        ties = tl.where(ties >= 0, wanted.to(tl.int32), ties)
-    return last, cut_id, ties
-
-
-@triton.jit
-def reopened(
-    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE: tl.constexpr
-):
-    """(length of the list, ties, lowest key) of an open range in which a top-p with this target ends.
-
-    The histogram told where it would likely end; where it goes further, all candidates below are listed.
-    """
-    if above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE) < target:
-        n, ties, lowest = list_below(x_ptr, list_ptr, top, size, TILE)
-    return n, ties, lowest
-
-
-@triton.jit
-def list_below(x_ptr, list_ptr, top, size, TILE: tl.constexpr):
-    """(length of the list, no ties, lowest key) once all candidates below the key `top` are listed."""
-    n = tl.full((), 0, tl.int32)
-    for start in range(0, size, TILE):
-        ids = start + tl.arange(0, TILE)
-        key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
-        kept = ((key > NEG_INF) & (key < top)).to(tl.int32)
-        tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
-        n += tl.sum(kept, 0)
-    tl.debug_barrier()
-    return n, tl.full((), -1, tl.int32), tl.full((), NEG_INF + 1, tl.int32)
-
-
-@triton.jit
-def cut_top_p(
-    x_ptr, count_ptr, list_ptr, n, ties, above, target, rule, all_ties, lowest, top, cut_key, cut_id, m, c,
-    size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
-):
-    """(cut_key, cut_id, ties, trimmed id, its weight) after top-p of a set of at least the mass `target`."""
-    low, end = lowest.to(tl.int64), top.to(tl.int64)
-    while low + 1 < end:
-        step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, BY_WEIGHT)
-        low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
-        end = tl.minimum(low + step, end)
-    last = low.to(tl.int32)
-    more = above
-    if ties < 0:
-        more += open_mass(x_ptr, list_ptr, n, ties, lowest, last + 1, cut_key, cut_id, m, c, TILE)
-    each = weight_of(exponent_of(value_of(last), m, c))
-    needed = (target - more + each - 1) // tl.maximum(each, 1)
-    nth = nth_tie(x_ptr, count_ptr, list_ptr, n, ties, last, needed, size, blocks, BLOCK, PADDED, TILE)
-    old_id = tl.where(last == cut_key, cut_id, NO_ID)
-    # Where the range was left open by a least number of tokens, those above it may be enough.
-    keeps_all = (all_ties > 0) & (needed > 0)
-    ties = tl.where((ties >= 0) & (keeps_all == 0), tl.maximum(needed, 0).to(tl.int32), ties)
-    trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
-    return last, tl.where(keeps_all, old_id, nth), ties, trimmed, target - more - (needed - 1) * each
 
 
 @triton.jit

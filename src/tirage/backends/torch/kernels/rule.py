@@ -70,16 +70,21 @@ def exponent_of(x, m, c):
 
 
 @triton.jit
-def weight_of(q):
-    """int64 weights of int32 exponents, any shape (S-W2)."""
+def power_of(q):
+    """float32 2^40 times 2^-(q / 2^23) of int32 exponents, any shape, from -80 octaves to 100."""
     f = ((q & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True) - 1.0
     r = _B4 + tl.minimum(f * _B5, LARGEST)
     r = _B3 + tl.minimum(r * f, LARGEST)
     r = _B2 + tl.minimum(r * f, LARGEST)
     r = _B1 + tl.minimum(r * f, LARGEST)
     r = _B0 + tl.minimum(r * f, LARGEST)
-    w = (r.to(tl.int32, bitcast=True) - (q & -8388608)).to(tl.float32, bitcast=True)
-    return tl.where(q < LIMIT, w, 0.0).to(tl.int64)
+    return (r.to(tl.int32, bitcast=True) - (q & -8388608)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def weight_of(q):
+    """int64 weights of int32 exponents, any shape (S-W2)."""
+    return tl.where(q < LIMIT, power_of(q), 0.0).to(tl.int64)
 
 
 @triton.jit

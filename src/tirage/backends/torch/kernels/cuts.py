@@ -1,0 +1,141 @@
+"""Where a top-k and a top-p cut the open range of a row, looked for in the list of its tokens."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.layout import MASS_FROM
+from tirage.backends.torch.kernels.lists import (
+    BY_NUMBER,
+    BY_WEIGHT,
+    WAYS,
+    nth_tie,
+    open_count,
+    open_mass,
+    open_sums,
+)
+from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, exponent_of, key_of, target_of, value_of, weight_of
+
+
+# fmt: off
+@triton.jit
+def cut_top_k(
+    x_ptr, count_ptr, list_ptr, n, ties, number, k, all_ties, lowest, top, cut_key, cut_id, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(cut_key, cut_id, ties) after top-k of a set of at least k tokens, `number` of them above the range."""
+    low, end = lowest.to(tl.int64), top.to(tl.int64)
+    while low + 1 < end:
+        step = tl.cdiv(end - low, WAYS)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER)
+        low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
+        end = tl.minimum(low + step, end)
+    last = low.to(tl.int32)
+    more = number
+    if ties < 0:
+        more += open_count(x_ptr, list_ptr, n, ties, last + 1, cut_key, cut_id, TILE)
+    wanted = k - more
+    if all_ties > 0:
+        cut_id = tl.where(last == cut_key, cut_id, NO_ID)
+    else:
+        cut_id = nth_tie(
+            x_ptr, count_ptr, list_ptr, n, ties, last, wanted, size, blocks, BLOCK, PADDED, TILE
+        )
+        ties = tl.where(ties >= 0, wanted.to(tl.int32), ties)
+    return last, cut_id, ties
+
+
+@triton.jit
+def reopened(
+    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE: tl.constexpr
+):
+    """(length of the list, ties, lowest key) of an open range in which a top-p with this target ends.
+
+    The histogram told where it would likely end; where it goes further, all candidates below are listed.
+    """
+    if above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE) < target:
+        n, ties, lowest = list_below(x_ptr, list_ptr, top, size, TILE)
+    return n, ties, lowest
+
+
+@triton.jit
+def list_below(x_ptr, list_ptr, top, size, TILE: tl.constexpr):
+    """(length of the list, no ties, lowest key) once all candidates below the key `top` are listed."""
+    n = tl.full((), 0, tl.int32)
+    for start in range(0, size, TILE):
+        ids = start + tl.arange(0, TILE)
+        key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
+        kept = ((key > NEG_INF) & (key < top)).to(tl.int32)
+        tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
+        n += tl.sum(kept, 0)
+    tl.debug_barrier()
+    return n, tl.full((), -1, tl.int32), tl.full((), NEG_INF + 1, tl.int32)
+
+
+@triton.jit
+def cut_top_p(
+    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
+    cut_id, m, c, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(cut_key, cut_id, ties, trimmed id, its weight) after top-p of a set of at least the mass `target`.
+
+    In `doubt` that is the greatest of several. Where they do not all cut behind the same token, the row is weighed, and
+    the cut looked for again.
+    """
+    last, more, each, needed = lowest, above, above, above
+    is_open = tl.full((), True, tl.int1)
+    while is_open:
+        last, more = reached_key(x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, TILE)
+        each = weight_of(exponent_of(value_of(last), m, c))
+        needed = (target - more + each - 1) // tl.maximum(each, 1)
+        is_open = tl.full((), False, tl.int1)
+        if doubt:
+            mass = tl.maximum(tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr))
+            least = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2)) - more
+            is_open = least <= (needed - 1) * each
+            if is_open:
+                mass = row_mass(x_ptr, m, c, size, TILE)
+                target = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2))
+            doubt = tl.full((), False, tl.int1)
+    rule, all_ties = tl.load(step_ptr + 2), tl.load(step_ptr + 3)
+    nth = nth_tie(x_ptr, count_ptr, list_ptr, n, ties, last, needed, size, blocks, BLOCK, PADDED, TILE)
+    old_id = tl.where(last == cut_key, cut_id, NO_ID)
+    # Where the range was left open by a least number of tokens, those above it may be enough.
+    keeps_all = (all_ties > 0) & (needed > 0)
+    ties = tl.where((ties >= 0) & (keeps_all == 0), tl.maximum(needed, 0).to(tl.int32), ties)
+    trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
+    return last, tl.where(keeps_all, old_id, nth), ties, trimmed, target - more - (needed - 1) * each
+
+
+@triton.jit
+def reached_key(
+    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, TILE: tl.constexpr
+):
+    """(the key at which a running sum over the set reaches the mass `target`, the mass of all keys above it)."""
+    low, end = lowest.to(tl.int64), top.to(tl.int64)
+    while low + 1 < end:
+        step = tl.cdiv(end - low, WAYS)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, BY_WEIGHT)
+        low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
+        end = tl.minimum(low + step, end)
+    last, more = low.to(tl.int32), above
+    if ties < 0:
+        more += open_mass(x_ptr, list_ptr, n, ties, lowest, last + 1, cut_key, cut_id, m, c, TILE)
+    return last, more
+
+
+@triton.jit
+def row_mass(x_ptr, m, c, size, TILE: tl.constexpr):
+    """The mass of a whole row."""
+    PART: tl.constexpr = TILE // 4
+    mass = tl.full((), 0, tl.int64)
+    for start in range(0, size, TILE):
+        # A few of a tile at a time, as `sum_terms` does.
+        for part in range(0, TILE, PART):
+            ids = start + part + tl.arange(0, PART)
+            x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
+            mass += tl.sum(weight_of(exponent_of(x, m, c)), 0)
+    return mass
+# fmt: on

@@ -1,0 +1,107 @@
+"""Where the lanes of a row's histogram lie: the most likely logits have the first ones.
+
+They follow from a sample of the row, so that the pass that finds its largest logit can count as well. Eight logits of
+the sample are knots. Each has a lane of its own, as many logits may tie with it; between two of them lanes are spread
+evenly, so that few different logits share one whatever the shape of the row. Beyond the knots lanes are as wide as the
+knots are apart, and far above them ever wider. Two kernels ask for the lane of a logit: it takes only IEEE operations.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.layout import KNOT, KNOTS, KNOTTED, NOT_COUNTED
+from tirage.backends.torch.kernels.rule import LARGEST, NEG_INF, is_spoiled, key_of, value_of
+from tirage.backends.torch.plan import BINS
+
+SAMPLED = tl.constexpr(64)
+"""Logits of a sample."""
+_OUTER, _ABOVE, _BETWEEN = 32, 96, 48
+_FAR, _NEAR, _STEPS = (tl.constexpr(n) for n in (_OUTER, _ABOVE, _BETWEEN))
+_FIRST, _EACH = tl.constexpr(_OUTER + _ABOVE), tl.constexpr(_BETWEEN + 1)
+_BELOW = tl.constexpr(BINS - 2 - (_OUTER + _ABOVE + (KNOTS - 1) * (_BETWEEN + 1)))
+_EIGHTHS, _ONE = tl.constexpr(20), tl.constexpr(127 << 3)
+_NARROWEST = tl.constexpr(2.0**-6)
+
+
+@triton.jit
+def knots_of(x):
+    """float32 [KNOTS], the greatest first: logits at certain ranks of a sample [SAMPLED], of those that are finite."""
+    at, places = tl.arange(0, KNOTTED), tl.arange(0, SAMPLED)
+    key = key_of(x)
+    key = tl.where(is_spoiled(key), NEG_INF, key)
+    number = tl.sum((key > NEG_INF).to(tl.int32), 0)
+    one, other = tl.expand_dims(key, 1), tl.expand_dims(key, 0)
+    earlier = tl.expand_dims(places, 0) < tl.expand_dims(places, 1)
+    before = (other > one) | ((other == one) & earlier)
+    rank = tl.sum(before.to(tl.int32), 1)
+    # Of 64: 0, 2, 10, 20 ... 60.
+    wanted = number * tl.where(at > 1, 10 * (at - 1), 2 * at) // SAMPLED
+    is_wanted = tl.expand_dims(rank, 0) == tl.expand_dims(wanted, 1)
+    found = value_of(tl.max(tl.where(is_wanted, other, NEG_INF), 1))
+    return tl.where(number > 0, found, 0.0)  # pyright: ignore[reportOperatorIssue]
+
+
+@triton.jit
+def store_knots(row_ptr, x):
+    """Writes the knots of a row that has this sample [SAMPLED]; all programs of the row write the same."""
+    tl.store(row_ptr + KNOT + tl.arange(0, KNOTTED), knots_of(x).to(tl.int32, bitcast=True))
+    tl.debug_barrier()
+
+
+@triton.jit
+def stored_knots(row_ptr):
+    """The knots float32 [KNOTS] of a row."""
+    return tl.load(row_ptr + KNOT + tl.arange(0, KNOTTED), cache_modifier=".cg").to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def span_of(knots):
+    """How far the knots [KNOTS] are apart, float32: at least a little."""
+    apart = tl.max(knots, 0) - tl.min(knots, 0)  # pyright: ignore[reportOperatorIssue]
+    return tl.maximum(tl.minimum(apart, LARGEST), _NARROWEST)
+
+
+@triton.jit
+def lane_of(x, knots):
+    """int32 lanes of float32 logits [n]: the greater the logit, the same lane or an earlier one.
+
+    What is not finite has the last one, that of what is not counted.
+    """
+    span = span_of(knots)
+    reached = x[:, None] <= knots[None, :]
+    number = tl.sum(reached.to(tl.int32), 1)
+    start = tl.min(tl.where(reached, knots[None, :], LARGEST), 1)
+    end = tl.max(tl.where(reached, -LARGEST, knots[None, :]), 1)
+    is_above, is_below = number == 0, number == KNOTTED
+    apart = tl.minimum(start - end, LARGEST)  # pyright: ignore[reportOperatorIssue]
+    width = tl.where(is_below, span, apart)
+    steps = tl.where(is_below, _BELOW, _STEPS)
+    part = tl.minimum(tl.div_rn(tl.minimum(start - x, LARGEST), tl.where(is_above, 1.0, width)), 1.0)
+    further = 1 + tl.minimum((part * steps.to(tl.float32)).to(tl.int32), steps - 1)
+    group = number - 1  # pyright: ignore[reportOperatorIssue]
+    within = _FIRST + _EACH * group + tl.where(x < start, further, 0)
+    lane = tl.where(is_above, lane_above(tl.minimum(x - tl.max(knots, 0), LARGEST), span), within)
+    return tl.where(is_spoiled(key_of(x)) | (x == float("-inf")), NOT_COUNTED, lane)
+
+
+@triton.jit
+def lane_above(distance, span):
+    """The lanes of logits, any shape, by their distance from the first knot, which they exceed."""
+    share = tl.div_rn(tl.maximum(distance, 0.0), span)
+    octave = tl.minimum((share.to(tl.int32, bitcast=True) >> _EIGHTHS) - _ONE, _FAR - 1)
+    near = _FIRST - 1 - (tl.minimum(share, 1.0) * _NEAR).to(tl.int32)
+    return tl.where(share < 1.0, tl.maximum(near, _FAR), _FAR - 1 - octave)
+
+
+@triton.jit
+def lowest_in(lanes, knots, high):
+    """int32 [BINS]: the lowest keys whose lanes are at most these; one above `high` where no key up to it is."""
+    low, top = lanes * 0 + NEG_INF, lanes * 0 + high + 1
+    for _ in range(32):
+        middle = low + ((top - low).to(tl.uint32) >> 1).to(tl.int32)
+        inside = (lane_of(value_of(middle), knots) <= lanes) & (middle > NEG_INF)
+        top = tl.where(inside, middle, top)
+        low = tl.where(inside, low, middle)
+    return top
