@@ -205,7 +205,7 @@ def _sizes(device: torch.device) -> dict[str, Any]:
     from tirage.backends.torch import triton
     from tirage.backends.torch.device import launches
 
-    kernels = [getattr(triton, f"_{name}") for name in ("MEASURE", "WEIGH", "BOUND", "SPLIT", "RESOLVE")]
+    kernels = [getattr(triton, f"_{name}") for name in ("MEASURE", "WEIGH", "BOUND", "SPLIT", "RESOLVE", "GENERAL")]
     kernels += [getattr(launches, f"_{name}") for name in ("MEASURE_SLOTS", "EDIT", "APPEND")]
 
     def drawn(rows: int) -> int:

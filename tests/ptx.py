@@ -17,10 +17,10 @@ from tirage.backends.torch.device import launches
 from tirage.backends.torch.kernels import advance, edits, views
 
 _TYPES = (
-    dict.fromkeys(("mass_ptr", "sums_ptr", "meta_ptr", "token_ptr", "support_ptr"), "*i64")
+    dict.fromkeys(("mass_ptr", "sums_ptr", "meta_ptr", "token_ptr", "support_ptr", "state_ptr"), "*i64")
     | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
-    | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr"), "*i32")
-    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts"), "i32")
+    | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr", "planes_ptr"), "*i32")
+    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts", "planes"), "i32")
     | {"status_ptr": "*i8", "bad_ptr": "*u8"}
 )
 _SLOTS = (
@@ -55,11 +55,13 @@ _OWN = {"append": {"length_ptr": "*i64"}} | {
     name: {"given_ptr": "*fp32", "ends_ptr": "*i64"} for name in ("view_ends", "view_weigh")
 }
 """Arguments that have another type in some kernels."""
-_SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256}
+_SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256, "LONG": 512}
 
 
-_LAUNCHED = {"BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE}
-_FIRST = ("measure", "weigh", "bound", "split", "resolve", "log_masses")
+_LAUNCHED = {
+    "BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE, "LONG": 2 * triton_launch.TILE,
+}  # fmt: skip
+_FIRST = ("measure", "weigh", "bound", "split", "resolve", "general", "log_masses")
 _OF_SLOTS = {
     "BLOCK": triton_launch.BLOCK,
     "PADDED": 256,
@@ -82,7 +84,7 @@ def as_launched(name: str, capability: int) -> str:
     options: dict[str, Any] = triton_launch.EXACT
     if name in ("measure", "measure_slots"):
         options = triton_launch.FIRST
-    if name in ("bound", "resolve", "edit"):
+    if name in ("bound", "resolve", "general", "edit"):
         options = triton_launch.WIDE
     sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
     if name in ("view_ends", "view_weigh"):

@@ -45,7 +45,7 @@ EVERYTHING = SamplingParams(
 )
 STEADY = {"tirage.draw_slots": 1, "tirage.append": 1}
 """What a steady step asks of PyTorch: five launches of kernels and one."""
-HOSTED = SamplingParams(typical_p=0.6, seed=3)
+HOSTED = SamplingParams(typical_p=0.6, seed=3, return_kept=True)
 
 
 def batch_of(*params: SamplingParams, capacity: int = 4, **options: Any) -> TorchBatch:

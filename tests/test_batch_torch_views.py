@@ -17,6 +17,7 @@ from steady_steps import counted
 from tirage import Batch, SamplingParams, Status
 from tirage.backends.torch.device import report
 from tirage.backends.torch.log_op import log_mass
+from tirage.backends.torch.plan import REWRITES
 from tirage.batch.torch import TorchBatch
 from tirage.exact import logs
 
@@ -31,9 +32,21 @@ ASKED = (
     SamplingParams(semantics="gemma-topk", temperature=2.0, top_k=3, logprobs=1, logprobs_mode="processed"),
     SamplingParams(no_repeat_ngram_size=1, logprobs=4, logprobs_mode="processed"),
 )
-HOSTED = (
+AS_SETS = (
     SamplingParams(typical_p=0.7),
-    SamplingParams(typical_p=0.7, logprobs=7),
+    SamplingParams(top_p=0.8, logprobs=2),
+    SamplingParams(
+        smoothing_factor=0.3, smoothing_curve=2.0, logprobs=5, logprobs_mode="processed", frequency_penalty=0.4
+    ),
+    SamplingParams(temperature=0.7, tfs=0.9, top_h=0.8, logprobs=3),
+    SamplingParams(temperature=0.8, xtc_probability=0.5, xtc_threshold=0.05, min_keep=2, semantics="llamacpp"),
+    SamplingParams(temperature=0, typical_p=0.5),
+    SamplingParams(top_n_sigma=1.5, dynatemp_range=0.5, typical_p=0.8, min_keep=4, semantics="llamacpp"),
+)
+"""What the kernels draw as sets, beside a row that they do not; with smoothing, whose logits are told."""
+HOSTED = (
+    SamplingParams(typical_p=0.7, return_kept=True),
+    SamplingParams(typical_p=0.7, logprobs=7, return_kept=True),
     SamplingParams(top_k=5, logprob_token_ids=[1, 3], logprobs=1, logprobs_mode="sampled"),
     SamplingParams(top_h=0.4, return_kept=True),
     SamplingParams(mirostat=2),
@@ -96,6 +109,12 @@ def test_a_batch_with_requests_for_the_host_gives_what_numpy_gives(first: int) -
 
 def test_views_are_those_of_numpy() -> None:
     assert not same()._hosted
+
+
+def test_rows_of_any_filters_stay_on_the_device() -> None:
+    there = same(30, AS_SETS, (*FIELDS, "support_sizes", "seeds"))
+    assert not there._hosted
+    assert there._there.layout.planes == 4 + REWRITES
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from platforms import needs_newest_triton, needs_triton
 from test_batch_torch import EVERYTHING, PLAIN, V, batch_of, logits, stepped_by_kernels
 from test_triton_hostile import started
 
+from tirage import SamplingParams
 from tirage.backends.torch.device import ops
 from tirage.backends.torch.plan import HEADER
 
@@ -74,10 +75,12 @@ def given(*params: Any) -> tuple[Any, ...]:
     """Arguments of `ops.draw` for a batch."""
     there = batch_of(*params, history_capacity=32).device_rows()
     tables = [there.tables[name].clone() for name in ops.TABLES]
-    return logits(3), None, torch.arange(4), tables, there.layout.edits, 32, True, True, True, there.layout.changes
+    layout = there.layout
+    flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes)
+    return logits(3), None, torch.arange(4), tables, layout.edits, 32, *flags
 
 
-@pytest.mark.parametrize("params", [[PLAIN] * 4, [EVERYTHING] * 4])
+@pytest.mark.parametrize("params", [[PLAIN] * 4, [EVERYTHING] * 4, [SamplingParams(typical_p=0.5, seed=3)] * 4])
 def test_pytorch_finds_nothing_wrong_with_the_draw(params: Sequence[Any]) -> None:
     # Rows without a token have NaN, which it takes for a difference: every slot holds a request.
     found = torch.library.opcheck(torch.ops.tirage.draw_slots.default, given(*params))
@@ -163,7 +166,8 @@ def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch
             tables = _tables(rows, width)
             x, at = torch.empty(rows, 128_256, device="meta"), torch.empty(rows, dtype=torch.int64, device="meta")
             for copies in (True, False):
-                launches.draw(x, None, at, tables, room=width + 1, draws=True, filters=True, sums=True, copies=copies)
+                needs = {"draws": True, "filters": True, "sums": True, "planes": 0}
+                launches.draw(x, None, at, tables, room=width + 1, **needs, copies=copies)
             launches.append(at, at, tables, room=width + 1, size=128_256)
     assert [len(found[name]) for name in ("edit", "measure_slots", "append")] == [1, 1, 1]
 

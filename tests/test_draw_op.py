@@ -37,12 +37,13 @@ def arguments(rows: int, params: tirage.SamplingParams = PLAIN) -> tuple[Any, ..
     batch = SamplingBatch.of(row_states((rows, V), params, [((), ())] * rows, None, 0), V)
     plan = DrawPlan.of(batch.metadata(None))
     bad = torch.arange(rows) == 1
-    return logits(3, rows), bad, torch.from_numpy(plan.meta), plan.draws, plan.filters, plan.sums
+    return logits(3, rows), bad, torch.from_numpy(plan.meta), *plan.needs.values()
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_pytorch_finds_nothing_wrong_with_the_operator(rows: int) -> None:
-    x, bad, *others = arguments(rows)
+@pytest.mark.parametrize("params", [PLAIN, tirage.SamplingParams(typical_p=0.5, top_h=0.5, seed=3)])
+def test_pytorch_finds_nothing_wrong_with_the_operator(rows: int, params: tirage.SamplingParams) -> None:
+    x, bad, *others = arguments(rows, params)
     # Rows without a token have NaN, which it takes for a difference.
     found = torch.library.opcheck(torch.ops.tirage.draw.default, (x, torch.zeros_like(bad), *others))
     assert set(found.values()) == {"SUCCESS"}
@@ -173,20 +174,22 @@ def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.M
 
     found = kernel_keys(monkeypatch)
 
-    def launched(rows: int, filters: int) -> None:
+    def launched(rows: int, filters: int, planes: int) -> None:
         meta = torch.empty(rows, HEADER + 6 * filters, dtype=torch.int64, device="meta")
         bad = torch.empty(rows, dtype=torch.bool, device="meta")
-        triton.launch(torch.empty(rows, 128_256, device="meta"), bad, meta, draws=True, filters=True, sums=True)
+        x = torch.empty(rows, 128_256, device="meta")
+        triton.launch(x, bad, meta, draws=True, filters=True, sums=True, planes=planes)
 
     for rows in (1, 2, 3, 16, 17, 512):
         for filters in (1, 2, 8, 16, 17):
-            launched(rows, filters)
+            for planes in range(5):
+                launched(rows, filters, planes)
     assert {name: len(keys) for name, keys in found.items()} == dict.fromkeys(
-        ("measure", "weigh", "bound", "split", "resolve"), 1
+        ("measure", "weigh", "bound", "split", "resolve", "general"), 1
     )
     for name in ("measure", "bound", "resolve"):
         for parameter in getattr(triton, f"_{name.upper()}").params:
             parameter.do_not_specialize = False
-    launched(1, 1)
+    launched(1, 1, 0)
     assert len(found["resolve"]) > 1
     assert np.all([len(keys) <= 2 for keys in found.values()])

@@ -19,10 +19,11 @@ from tirage.backends.sharded.communicators import ThreadGroup
 from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch import dispatch, eager, edits, filters
 from tirage.backends.torch.dispatch import draw_on_device
-from tirage.backends.torch.plan import can_run
+from tirage.backends.torch.plan import smooths_last
 from tirage.operators import END, FIRST_FILTER, OPERATIONS, Operation
 from tirage.operators.operator import keep_by_weight
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import GREEDY
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
@@ -141,9 +142,9 @@ def test_a_filter_by_weight_needs_no_step_of_its_own(
 def test_triton_is_given_only_rows_whose_operations_its_kernels_run(
     unheard_of: Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tirage.backends.torch import kernels, triton
+    from tirage.backends.torch import triton
 
-    known = {END, *edits.STEPS, *kernels.FILTERS}
+    known = {END, *edits.STEPS, SMOOTH, *triton.SETS}
     given: list[int] = []
 
     def draw_into(out: Drawn, logits: torch.Tensor, rows: SamplingMetadata, which: NDArray[np.int64]) -> None:
@@ -158,12 +159,12 @@ def test_triton_is_given_only_rows_whose_operations_its_kernels_run(
         return given.copy()
 
     logits, rows = random_case(50_001, V, 40, reports=False)
-    together = can_run(rows.programs)
-    able = [row for row, ops in enumerate(rows.programs[:, :, 0].tolist()) if known.issuperset(ops) and together[row]]
+    in_order = smooths_last(rows.programs)
+    able = [row for row, ops in enumerate(rows.programs[:, :, 0].tolist()) if known.issuperset(ops) and in_order[row]]
     with np.errstate(all="ignore"):
-        assert 2 < len(able) < 38
+        assert len(able) > 2
         assert given_to_triton(rows, logits) == able
-        monkeypatch.setattr(kernels, "FILTERS", tuple(op for op in kernels.FILTERS if op != TOP_P))
+        monkeypatch.setattr(triton, "SETS", tuple(op for op in triton.SETS if op != TOP_P))
         fewer = [row for row in able if TOP_P not in rows.programs[row, :, 0]]
         assert len(fewer) < len(able)
         assert given_to_triton(rows, logits) == fewer

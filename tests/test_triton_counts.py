@@ -17,10 +17,12 @@ from test_triton_hostile import started
 pytestmark = [needs_triton, needs_newest_triton]
 
 KERNELS = (
-    *("measure", "weigh", "bound", "split", "resolve", "log_masses"),
+    *("measure", "weigh", "bound", "split", "resolve", "log_masses", "general"),
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
+SPILLED = {"general": 700}
+"""Bytes that a kernel may keep outside of registers: one that runs any step holds much that few of its loops need."""
 ROUGH = {"top-k": 2.4, "top-k, top-p and min-p": 2.6, "temperature last": 2.6, "half": 2.9}
 """What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
 LOCAL = ("top-k", "top-k, top-p and min-p", "temperature last")
@@ -103,6 +105,16 @@ def test_xtc_reads_the_row_twice_and_what_stands_before_another_cut(rows: int) -
 
 
 @pytest.mark.slow
+def test_rows_that_are_drawn_as_sets_are_read_tens_of_times_by_two_launches() -> None:
+    for name, counts in counted("counted sets", 1, 20):
+        _, params = name.split(", ", 1)
+        # Tail-free puts all tokens in order, by two bits of their keys at a time.
+        assert counts["reads"] <= {"tail-free": 68, "typical by rank": 13}.get(params, 24), name
+        assert counts["launches"] == 2, name
+        assert counts["scratch"] <= {"tail-free": 3.02, "XTC first": 2.02}.get(params, 1.02), name
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "capability", [pytest.param(each, marks=pytest.mark.exhaustive) if each != 90 else each for each in (80, 90, 100)]
 )
@@ -113,7 +125,7 @@ def test_kernels_fit_into_registers(capability: int, tmp_path: Path, monkeypatch
     for name in KERNELS:
         told = assembled(name, capability, tmp_path)
         assert int(re.findall(r"Used (\d+) registers", told)[0]) <= MOST_REGISTERS, name
-        assert re.findall(r"(\d+) bytes spill", told) == ["0", "0"], name
+        assert max(map(int, re.findall(r"(\d+) bytes spill", told))) <= SPILLED.get(name, 0), name
 
 
 @pytest.mark.slow

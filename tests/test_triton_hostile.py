@@ -114,6 +114,23 @@ FURTHER_MISTAKES = {
     "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
+SET_JOBS = (2, 3, 6, 10, 11, 28, 36, 39, 43, 49, 51, 54)
+"""Rows that are drawn as sets: of each operation that no other rows have."""
+SET_MISTAKES = {
+    "tail-free keeps a rank more": ("passed + 1, number)", "passed + 2, number)"),
+    "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
+    "typical judges by less than the mean": ("mean = mean_of(state_ptr + SUMS_AT)", "mean = mean + 1000"),
+    "all ties of the last level stay by rank": ("stages == 1, level, level - 1)", "stages >= 1, level, level)"),
+    "Mirostat 1 begins at the second token": ("tl.maximum(tl.abs(slope - _OCTAVE), 1)", "tl.maximum(slope, 1)"),
+    "Mirostat 2 lets nothing through": ("- mu\n", "+ mu\n"),
+    "XTC takes the last of the top along": ("== 2, -1, last_id - 1)", "== 2, -1, last_id)"),
+    "what both laws of XTC hold counts twice": ("((w > 0) & (marked == 0))", "(w > 0)"),
+    "adaptive-p takes the largest weight for the mass": ("put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))",
+                                                         "put(state_ptr, WHOLE, word(state_ptr, LARGEST))"),
+    "a least number is one more": ("goal = tl.where((floor < before) & (is_removed == 0), floor, 0)",
+                                   "goal = tl.where((floor < before) & (is_removed == 0), floor + 1, 0)"),
+}  # fmt: skip
+"""Mistakes that jobs of `SET_JOBS` see."""
 
 
 def started(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> subprocess.CompletedProcess[str]:
@@ -131,7 +148,7 @@ def run(kind: str, jobs: Iterable[int], rows: int) -> list[dict[str, int]]:
 
 CASES = [
     *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
-    *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60)),
+    *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60), ("sets", SET_JOBS, 40)),
 ]
 
 
@@ -146,6 +163,14 @@ def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(
     assert sum(job["by kernels"] for job in found) == rows * len(jobs)
 
 
+@pytest.mark.slow
+def test_masses_from_a_sample_bound_those_of_exact_weights() -> None:
+    """Rows of every shape, with temperatures from 2^-24 on."""
+    for found in run("masses", range(0, 60, 3), 200):
+        assert found["wrong"] == 0
+        assert found["narrow"] >= found["rows"] // 4
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("first", [0, 1000])
 @pytest.mark.parametrize(("kind", "part"), [*(("programs", n) for n in range(8)), *(("bounds", n) for n in range(4))])
@@ -154,6 +179,14 @@ def test_hundreds_of_thousands_of_hostile_rows_in_triton_are_those_of_the_plain_
 ) -> None:
     """Half of them with a filter that only jobs from 1,000 on have."""
     jobs = run(kind, range(first + part * JOBS, first + (part + 1) * JOBS), ROWS)
+    assert [job["differences"] for job in jobs] == [0] * JOBS
+    assert sum(job["by kernels"] for job in jobs) == JOBS * ROWS
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(4))
+def test_tens_of_thousands_of_rows_of_any_filters_are_those_of_the_plain_path(part: int) -> None:
+    jobs = run("sets", range(part * JOBS, (part + 1) * JOBS), ROWS)
     assert [job["differences"] for job in jobs] == [0] * JOBS
     assert sum(job["by kernels"] for job in jobs) == JOBS * ROWS
 
@@ -177,6 +210,20 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
 def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
     done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES)[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
+    if done.returncode != -signal.SIGSEGV:
+        assert done.returncode == 0, done.stderr
+        assert sum(job["differences"] for job in json.loads(done.stdout)) > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
+        for at, each in enumerate(SET_MISTAKES)
+    ],
+)
+def test_a_mistake_in_rows_that_are_drawn_as_sets_is_seen(name: str) -> None:
+    done = started("set mistake", SET_JOBS, 40, given=SET_MISTAKES[name])
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr
         assert sum(job["differences"] for job in json.loads(done.stdout)) > 0

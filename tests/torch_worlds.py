@@ -116,7 +116,7 @@ class MixedWorld(TorchWorld):
     others = 1
 
 
-def by_tensors(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor, **_: bool) -> draw_op.DrawnRows:
+def by_tensors(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor) -> draw_op.DrawnRows:
     """What `draw_op.on_host` gives, from plain tensor operations where those have a step for every filter."""
     out: Any = draw_on_device(x, metadata_of(meta.numpy()))
     status = torch.where(bad, 1, out.status).to(torch.int8)

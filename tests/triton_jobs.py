@@ -14,11 +14,13 @@ from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
 
 from tirage.backends.numpy import distribution
-from tirage.backends.torch import as_logits, kernels, triton
+from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.exact import numbers
 from tirage.operators import OPERATORS, Step
+from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.row import Process, RowState
+from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
@@ -35,6 +37,8 @@ MOST_FILTERS = 3
 FURTHER = 1000
 FURTHER_OPS = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, XTC, XTC_TIES_KEPT)
 """Filters that do not only keep a prefix, one of which jobs from that number on have."""
+SQUARES = (0.0, 0.3, 2.0, 1e-30, 1e30, 0.01)
+"""Coefficients of smoothing."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TIED = 2000
 """Jobs from that number on have rows with most tokens at one logit: see `tied_job`."""
@@ -81,6 +85,28 @@ def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
         program = random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
         if {step[0] for step in program}.intersection(FURTHER_OPS) and triton.supports(rows_of([program], r)).all():
             return program
+
+
+def set_job(number: int, rows: int) -> Job:
+    """One random order of all filters, with other operands, edits and a mask in each row."""
+    r = np.random.default_rng(number)
+    size, program = SIZES[number % len(SIZES)], random_filters(r, plan.SETS, most=MOST_FILTERS)
+    # It gives new weights and takes no token away: nothing may follow.
+    program.sort(key=lambda step: step[0] == ADAPTIVE_P)
+    pile, programs = Pile(size), []
+    for _ in range(rows):
+        pile.history(r)
+        edits = pile.edits(r) if r.random() < 0.3 else []
+        if r.random() < 0.3:
+            edits.append((int(SMOOTH), *(numbers.bits(np.float32(r.choice(SQUARES))) for _ in range(2))))
+        programs.append(edits + varied(program, r, options=True))
+    masks = r.integers(-(2**31), 2**31, (rows, -(-size // 32))).astype(np.int32)
+    masks[r.random(rows) < 0.7] = -1
+    return Job(
+        logits=shaped_logits(r, rows, size, number),
+        rows=rows_of(programs, r, pile, masks=masks),
+        tiles=TILES[number % len(TILES)],
+    )
 
 
 def _tiles(number: int, size: int) -> tuple[int, int]:

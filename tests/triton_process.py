@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import MagicMock, Mock, patch
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -28,15 +28,16 @@ import torch
 from numpy.typing import NDArray
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
-from triton_jobs import DTYPES, Job, bound_job, likely_job, preset_job, program_job, shaped_logits
+from triton_jobs import DTYPES, Job, bound_job, likely_job, preset_job, program_job, set_job, shaped_logits
 
 import tirage
 from tirage import SamplingParams
 from tirage.backends.numpy import distribution
 from tirage.backends.numpy.dispatch import draw_rows
-from tirage.backends.torch import as_logits, kernels, triton
+from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.backends.torch.device import launches, ops
 from tirage.backends.torch.dispatch import draw_on_device
+from tirage.exact.weights import exponents, weights
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
@@ -81,7 +82,7 @@ def _same(expected: NDArray, actual: NDArray) -> NDArray[np.bool_]:
 # --- changed kernels --------------------------------------------------------------------------------------------------
 
 KERNELS = {
-    triton: ("measure", "weigh", "bound", "split", "resolve"),
+    triton: ("measure", "weigh", "bound", "split", "resolve", "general"),
     launches: ("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 }
 """The kernels by the module that launches them."""
@@ -129,12 +130,43 @@ def at_bounds(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], f
         yield from (compared(bound_job(number, rows)) for number in jobs)
 
 
+def at_sets(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[Compared]:
+    """Rows of any filters, all drawn as sets."""
+    with patch.object(plan, "can_run", lambda programs: np.zeros(len(programs), bool)):
+        yield from at_programs(jobs, rows, pieces, folder, job=set_job)
+
+
 def until_seen(comparisons: Iterable[Compared]) -> Iterator[Compared]:
     """The comparisons up to the first that differs: what a mistake does to later rows says nothing more."""
     for each in comparisons:
         yield each
         if each["differences"]:
             return
+
+
+def masses(jobs: Sequence[int], rows: int) -> list[Compared]:
+    """How many rows there are whose masses the first pass bounds, how many bounds are narrow, and how many wrong."""
+    found = []
+    for number in jobs:
+        job = program_job(number, rows)
+        x, drawing, bound = as_logits(job.logits), plan.DrawPlan.of(job.rows), MagicMock()
+        rest = {name: MagicMock() for name in ("_WEIGH", "_SPLIT", "_RESOLVE", "_GENERAL")}
+        needs, bad = {**drawing.needs, "draws": True, "filters": True}, torch.zeros(rows, dtype=torch.bool)
+        with patch.multiple(triton, _BOUND=bound, **rest), np.errstate(all="ignore"):
+            *_, status = triton.launch(x, bad, torch.from_numpy(drawing.meta), **needs, block=job.tiles[0])
+            exact = [masses_of(row, meta) for row, meta in zip(x.numpy(), drawing.meta, strict=True)]
+        able = (status.numpy() == 0) & (drawing.meta[:, plan.IS_GREEDY] == plan.BY_PASSES)
+        low, high = bound.__getitem__().call_args.args[1][able, -2:].numpy().T
+        mass = np.array(exact)[able]
+        narrow = int((high - low <= mass / 2**12 + 2 * x.shape[1]).sum())
+        found.append({"rows": mass.size, "narrow": narrow, "wrong": int(((mass < low) | (mass > high)).sum())})
+    return found
+
+
+def masses_of(x: NDArray[np.float32], meta: NDArray[np.int64]) -> int:
+    """The mass of a row of logits [V] under its first temperature, 0 where it has none."""
+    c = np.int32(meta[3]).view(np.float32)
+    return int(weights(exponents(x, x.max(), c)).sum(dtype=np.uint64)) if np.isfinite(x.max()) else 0
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -177,6 +209,16 @@ THRESHOLDS = {
     "sigma, top-p and epsilon": SamplingParams(top_n_sigma=2.0, top_p=0.9, epsilon_cutoff=1e-6),
 }
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
+AS_SETS = {
+    "typical": SamplingParams(typical_p=0.9),
+    "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
+    "top-h": SamplingParams(top_h=0.4),
+    "tail-free": SamplingParams(tfs=0.95),
+    "XTC first": SamplingParams(
+        xtc_probability=0.5, xtc_threshold=1e-3, min_p=0.02, temperature=0.7, semantics="llamacpp"
+    ),
+}
+"""Requests that are drawn as sets, in a thread block each."""
 
 
 COUNTED_SHAPES: dict[str, Callable[[Any, np.random.Generator], Any]] = {
@@ -205,10 +247,12 @@ def nbytes(call: Any) -> int:
     return math.prod(call.args) * call.kwargs["dtype"].itemsize
 
 
-def counts(rows: int, requests: dict[str, SamplingParams]) -> dict[str, dict[str, float]]:
+def counts(
+    rows: int, requests: dict[str, SamplingParams], shapes: Iterable[str] = COUNTED_SHAPES
+) -> dict[str, dict[str, float]]:
     """What the kernels read of rows of each shape and request, in reads of the logits, and what they need besides."""
     found = {}
-    for shape in COUNTED_SHAPES:
+    for shape in shapes:
         x = torch.from_numpy(counted_logits(shape, rows))
         for name, params in requests.items():
             batch = SamplingBatch.of(row_states(tuple(x.shape), params, [((), ())] * rows, None, 7), x.shape[1])
@@ -376,11 +420,12 @@ def pasts(steps: int) -> list[dict[str, int]]:
 
 def views(steps: int) -> list[dict[str, int]]:
     """The same for requests that report logprobs."""
-    from test_batch_torch_views import same
+    from test_batch_torch_views import AS_SETS, same
 
     stepped = Stepped(DTYPES[1:])
     with stepped_by(stepped):
         same(steps)
+        same(4, AS_SETS)
     return [stepped.counts()]
 
 
@@ -432,6 +477,9 @@ def main() -> None:
             "programs": lambda: [*at_programs(jobs, rows, [], folder)],
             "likely": lambda: [*at_programs(jobs, rows, json.load(sys.stdin), folder, job=likely_job)],
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
+            "sets": lambda: [*at_sets(jobs, rows, [], folder)],
+            "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
+            "counted sets": lambda: [counts(rows, AS_SETS, ("medium", "flat", "two plateaus", "ramp"))],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
@@ -443,6 +491,7 @@ def main() -> None:
             "past mistake": lambda: mistake_in(pasts, rows, [json.load(sys.stdin)], folder),
             "view mistake": lambda: mistake_in(views, rows, [json.load(sys.stdin)], folder),
             "in turn": lambda: mistake_in(in_turn, rows, json.load(sys.stdin), folder),
+            "masses": lambda: masses(jobs, rows),
             "presets": lambda: [compared(preset_job(number, rows)) for number in jobs],
         }
         if kind == "mistake":

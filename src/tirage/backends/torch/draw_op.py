@@ -17,22 +17,25 @@ from tirage.backends.torch.plan import metadata_of
 DrawnRows = tuple[Tensor, Tensor, Tensor, Tensor]
 """(token ids int64, sampled logprobs float32, support sizes int64, status int8), each [B]."""
 
-torch.library.define("tirage::draw", "(Tensor x, Tensor bad, Tensor meta, bool draws, bool filters, bool sums) -> "
-                     "(Tensor, Tensor, Tensor, Tensor)")  # fmt: skip
+torch.library.define(
+    "tirage::draw",
+    "(Tensor x, Tensor bad, Tensor meta, bool draws, bool filters, bool sums, int planes=0) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+)
 
 
-def draw(x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool, sums: bool) -> DrawnRows:
+def draw(x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool, sums: bool, planes: int = 0) -> DrawnRows:
     """One token for each row of float32 logits [B, V] after their edits, and what is known of it.
 
     `bad` bool [B] are rows that have no token whatever their logits. `meta` int64 [B, columns] as `plan` describes it,
-    where the kernels count while they run: draws on two CUDA streams at a time need one each. `draws`, `filters` and
-    `sums` say whether any row may draw, or filter, or has a step that follows from sums over the whole row.
+    where the kernels count while they run: draws on two CUDA streams at a time need one each. `draws`, `filters`,
+    `sums` and `planes` are those of the rows' `DrawPlan`.
     """
-    return torch.ops.tirage.draw(x, bad, meta, draws, filters, sums)
+    return torch.ops.tirage.draw(x, bad, meta, draws, filters, sums, planes)
 
 
 @torch.library.register_fake("tirage::draw")
-def _shapes(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool) -> DrawnRows:
+def _shapes(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, planes: int = 0) -> DrawnRows:
     rows = x.shape[0]
     kinds = (torch.int64, torch.float32, torch.int64, torch.int8)
     token, logprob, support, status = (torch.empty(rows, dtype=kind, device=x.device) for kind in kinds)
@@ -40,17 +43,19 @@ def _shapes(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, su
 
 
 @torch.library.impl("tirage::draw", "CPU")
-def _on_cpu(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool) -> DrawnRows:
+def _on_cpu(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, planes: int = 0) -> DrawnRows:
     return on_host(x, bad, meta)
 
 
 @torch.library.impl("tirage::draw", "CUDA")
-def _on_cuda(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool) -> DrawnRows:
+def _on_cuda(
+    x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, planes: int = 0
+) -> DrawnRows:
     from tirage.backends.torch.triton import launch
 
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
-        return launch(x, bad, meta, draws=draws, filters=filters, sums=sums)
+        return launch(x, bad, meta, draws=draws, filters=filters, sums=sums, planes=planes)
 
 
 def on_host(x: Tensor, bad: Tensor, meta: Tensor) -> DrawnRows:

@@ -20,6 +20,7 @@ from tirage.operators.masks import BAN
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import SamplingMetadata
 
 
@@ -57,14 +58,15 @@ def not_finite(key: Tensor) -> Tensor:
 def edited(logits: Tensor, rows: SamplingMetadata) -> EditedLogits:
     """float32 `logits` [B, N] after the masks and edits of `rows`; they are not changed themselves.
 
-    Token ids in `rows` count columns; every operation of `rows` that is an edit must be in `STEPS`.
+    Token ids in `rows` count columns; every operation of `rows` that is an edit must be in `STEPS`, or smoothing, which
+    is left to what comes after.
     """
     state = EditedLogits(logits, torch.zeros(rows.count, dtype=torch.bool, device=logits.device))
     if rows.masks.size:
         state.x, state.owned = torch.where(unpacked(rows.masks, logits), logits, -torch.inf), True
     for s in range(rows.programs.shape[1]):
         ops = rows.programs[:, s, 0]
-        for op in np.unique(ops[(ops > 0) & (ops < FIRST_FILTER)]).tolist():
+        for op in np.unique(ops[(ops > 0) & (ops < FIRST_FILTER) & (ops != SMOOTH)]).tolist():
             at = np.flatnonzero(ops == op)
             STEPS[OPERATIONS[op]](state, rows, at, rows.programs[at, s, 1:])
     return state

@@ -6,6 +6,7 @@ The kernels read this table where it lies; nothing here needs Triton. A row's fi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,28 +15,40 @@ from torch import Tensor
 
 from tirage.exact import numbers
 from tirage.operators import FIRST_FILTER
+from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
 from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.mirostat import MIROSTAT, MIROSTAT_V2
 from tirage.operators.p_less import P_LESS
+from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.tfs import TFS
 from tirage.operators.top_a import TOP_A
+from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import RULES, TOP_P
+from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 HEADER = 9
 """What stands before a row's program: seed, step, sample, the constants c of the first and the last temperature as
-bits, whether the row is greedy, the operation of `SUMMED` for which the whole row is summed, or 0, how many tokens a
-dynamic temperature counts at least, and a 0 that the kernels count from while they run."""
+bits, how the row is drawn (`BY_PASSES`, `GREEDILY`, `AS_SET`), the operation of `SUMMED` for which the whole row is
+summed, or 0, how many tokens a dynamic temperature counts at least, and a 0 that the kernels count from while they
+run."""
 BINS = 512
 """Lanes of the histogram of a row's logits."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
 """Columns of the header that are read or written outside of the kernels."""
+BY_PASSES, GREEDILY, AS_SET = range(3)
+"""How a row is drawn: by passes over blocks of it, by its largest logit, or by a thread block of its own that runs any
+steps."""
 
+REWRITES = 8
+"""What is added to the planes that rows need where some of them smooth their logits, which are then changed."""
 DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
 """The temperatures that follow from a set."""
 _CLEARING = (TOP_P, MIN_P, MIN_P_LOGIT, EPSILON, TOP_A, ETA, P_LESS)
@@ -50,42 +63,84 @@ CUTS = (
 )
 """The filters that keep a prefix of (key descending, id ascending), all of which the kernels run."""
 FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS, *COINS)
-"""The filters that the kernels run, where `can_run` says so."""
+"""The filters that passes over split blocks run, where `can_run` says so."""
+_COINS = (*COINS, *(FLOORED[op] for op in COINS))
+SETS = (
+    *(*FILTERS, TYPICAL, TYPICAL_BY_RANK, TOP_H, TFS, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P),
+    *(FLOORED[op] for op in (TYPICAL, TYPICAL_BY_RANK, *COINS)),
+)
+"""The filters that the kernels run in any order: those of rows that are drawn as a set."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """What the kernels need to know of rows: `meta` int64 [B, columns], and whether any row draws, filters or is
-    summed.
+    """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
-    The columns are those of the header and six for each step.
+    The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
+    drawn by passes draws, filters, or is summed as a whole. `planes`: the numbers for each token that rows which are
+    drawn as a set need room for.
     """
 
     meta: NDArray[np.int64]
     draws: bool
     filters: bool
     sums: bool
+    planes: int = 0
 
     @classmethod
     def of(cls, rows: SamplingMetadata) -> DrawPlan:
-        """The plan of rows whose filters are all in `FILTERS`."""
+        """The plan of rows whose filters are all in `SETS`."""
         programs = rows.programs
         ops = programs[:, :, 0]
-        greedy = (ops == GREEDY).any(axis=1)
+        kind = np.where((ops == GREEDY).any(axis=1), GREEDILY, BY_PASSES)
+        known = np.isin(ops, FILTERS) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
+        by_passes = known.all(axis=1) & can_run(programs)
+        kind = np.where(by_passes, kind, AS_SET)
         first, last = constants(programs)
         sums = summed(ops)
-        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy, sums, listed(programs), 0)
+        header = (rows.seeds, rows.steps, rows.samples, first, last, kind, sums, listed(programs), 0)
         meta = np.empty((rows.count, HEADER + programs[0].size), np.int64)
         for at, column in enumerate(header):
             meta[:, at] = column
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
         filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS)).any(axis=1) | (first != last)
-        return cls(meta, not greedy.all(), bool((filters & ~greedy).any()), bool((sums > 0).any()))
+        draws = kind == BY_PASSES
+        some = [bool(which.any()) for which in (draws, filters & draws, (sums > 0) & draws)]
+        return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """What has to be done, by name."""
+        return {"draws": self.draws, "filters": self.filters, "sums": self.sums, "planes": self.planes}
 
     def on(self, device: torch.device) -> Tensor:
         """`meta` [B, columns] on a device, in one copy that waits for nothing."""
         host = torch.from_numpy(self.meta)
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+def planes_of(ops: NDArray[np.int64]) -> int:
+    """How many numbers for each token rows of `ops` [B, S] need that are drawn as a set: 0 where there are none.
+
+    One for its list, one more with XTC, for what can be drawn without it, two more to put all tokens in order; and
+    `REWRITES`.
+    """
+    if not len(ops):
+        return 0
+    planes = 1 + bool(np.isin(ops, _COINS).any()) + 2 * bool((ops == TFS).any())
+    return planes + REWRITES * bool((ops == SMOOTH).any())
+
+
+def joined_planes(one: int, other: int) -> int:
+    """The planes that rows of both kinds need."""
+    return 1 + (one - 1 | other - 1) if one and other else one or other
+
+
+def smooths_last(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `programs` [B, S, 6] in which no other edit stands behind the smoothing."""
+    ops = programs[:, :, 0]
+    behind = np.cumsum(ops == SMOOTH, axis=1) > 0
+    return ~(behind & (ops != SMOOTH) & (ops < FIRST_FILTER) & (ops > 0)).any(axis=1)
 
 
 def summed(ops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -135,22 +190,38 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6], all of whose filters are in `FILTERS`, that the kernels run.
 
     Blocks are weighed by two temperatures, and a dynamic one is the second of them, after T = 1. XTC is the last of the
-    filters, as those behind it would need sums of both of its sets.
+    filters, as those behind it would need sums of both of its sets, and so is a top-p that cuts a weight.
     """
     ops = programs[:, :, 0]
     dynamic = np.isin(ops, DYNAMIC).sum(axis=1)
     alone = (dynamic == 1) & ~(ops == TEMPERATURE).any(axis=1) & _knows_listed(ops)
-    return np.where(dynamic > 0, alone, has_two_temperatures(programs)) & _ends_with_xtc(programs)
+    able = np.where(dynamic > 0, alone, has_two_temperatures(programs))
+    return able & _ends_with_xtc(programs) & _ends_truncated(programs)
 
 
 def _ends_with_xtc(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6] without XTC, or with one behind all others, none of which cut a weight."""
-    ops = programs[:, :, 0]
-    is_xtc = np.isin(ops, COINS)
-    last = ops.shape[1] - 1 - np.argmax(ops[:, ::-1] >= FIRST_FILTER, axis=1)
-    is_last = (is_xtc.sum(axis=1) == 1) & is_xtc[np.arange(len(ops)), last]
-    truncates = (np.isin(ops, (TOP_P, FLOORED[TOP_P])) & (programs[:, :, 2] == RULES.index("truncated"))).any(axis=1)
-    return ~is_xtc.any(axis=1) | (is_last & ~truncates)
+    is_xtc = np.isin(programs[:, :, 0], COINS)
+    is_last = (is_xtc.sum(axis=1) == 1) & is_xtc[np.arange(len(programs)), _last_filter(programs)]
+    return ~is_xtc.any(axis=1) | (is_last & ~_truncates(programs).any(axis=1))
+
+
+def _ends_truncated(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `programs` [B, S, 6] in which no filter stands behind one that cuts a weight."""
+    truncates = _truncates(programs)
+    truncates[np.arange(len(programs)), _last_filter(programs)] = False
+    return np.logical_not(truncates.any(axis=1))
+
+
+def _truncates(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B, S]: the steps of `programs` [B, S, 6] that cut a weight."""
+    is_top_p = np.isin(programs[:, :, 0], (TOP_P, FLOORED[TOP_P]))
+    return is_top_p & (programs[:, :, 2] == RULES.index("truncated"))
+
+
+def _last_filter(programs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [B]: where the last filter of each of `programs` [B, S, 6] stands."""
+    return programs.shape[1] - 1 - np.argmax(programs[:, ::-1, 0] >= FIRST_FILTER, axis=1)
 
 
 def _knows_listed(ops: NDArray[np.int64]) -> NDArray[np.bool_]:

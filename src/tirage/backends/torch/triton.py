@@ -1,8 +1,7 @@
 """Rows drawn by the Triton kernels: what they support, and how they are launched.
 
 Masks and edits are tensor operations on the tokens that they touch; the steps after them are five kernels at most. Rows
-with other operators, or with logprobs or a record to report, are left to tensor operations, which stay on the device
-too.
+with a watermark, or with logprobs or a record to report, are left to others.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends.groups import Ids, runs_only, taken
+from tirage.backends.groups import Ids, has, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.plan import HEADER, DrawPlan, can_run
+from tirage.backends.torch.plan import HEADER, REWRITES, SETS, DrawPlan, smooths_last
 from tirage.backends.torch.rule import integers
+from tirage.operators.adaptive_p import ADAPTIVE_P
+from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
 BLOCK = 512
@@ -39,14 +40,18 @@ _WEIGH: Any = kernels.weigh
 _BOUND: Any = kernels.bound
 _SPLIT: Any = kernels.split
 _RESOLVE: Any = kernels.resolve
+_GENERAL: Any = kernels.general
 _LOG_MASSES: Any = kernels.log_masses
 
 
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
-    known = runs_only(rows, (*edits.STEPS, *kernels.FILTERS))
-    able = known & ~rows.resample & (rows.views == View.NONE) & can_run(rows.programs)
+    able = runs_only(rows, (*edits.STEPS, SMOOTH, *SETS)) & ~rows.resample & (rows.views == View.NONE)
+    able &= smooths_last(rows.programs)
     able &= np.diff(rows.protected_start) == 0
+    if rows.chances is not None:
+        # The chance of the token before adaptive-p, by which its state moves, is told by the host alone.
+        able &= ~has(rows, ADAPTIVE_P)
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 
@@ -65,7 +70,10 @@ def draw_into(
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
         token, logprob, support, status = launch(
-            state.x, state.bad, meta, draws=plan.draws, filters=plan.filters, sums=plan.sums, block=block, tile=tile
+            *(state.x, state.bad, meta),
+            **plan.needs,
+            block=block,
+            tile=tile,
         )
     out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
@@ -79,18 +87,19 @@ def launch(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int = 0,
     block: int = BLOCK,
     tile: int = TILE,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(token, logprob, support, status), each [B], of edited logits [B, V]; `bad` bool [B] are rows without a token.
 
-    `meta` int64 [B, columns] is that of a DrawPlan; `draws`, `filters` and `sums` say whether any row may draw,
-    filter, or be summed. Everything is allocated here and nothing is read by the host, so the launches may be part of a
-    CUDA graph. They count in a column of `meta`, which is 0 before and after them.
+    `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `planes`. Everything is
+    allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a column
+    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
     """
-    flags = {"draws": draws, "filters": filters, "sums": sums}
+    needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
     bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
-    work = Workspace.of(x, bins, columns=meta.shape[1], **flags, block=block, tile=tile)
+    work = Workspace.of(x, bins, columns=meta.shape[1], **needs, block=block, tile=tile)
     _MEASURE[work.rows, triton.cdiv(work.blocks, RUN)](
         *(x, bad.view(torch.uint8), meta, *work.settled, work.plane, work.columns, work.size, work.blocks),
         *(RUN, int(filters)),
@@ -121,6 +130,7 @@ class Workspace:
     draws: bool
     filters: bool
     sums: bool
+    planes: int
     ends: Tensor
     row: Tensor
     bins: Tensor
@@ -138,6 +148,7 @@ class Workspace:
         draws: bool,
         filters: bool,
         sums: bool,
+        planes: int,
         block: int,
         tile: int,
     ) -> Workspace:
@@ -155,6 +166,7 @@ class Workspace:
             draws=draws,
             filters=filters,
             sums=sums,
+            planes=planes & ~REWRITES,
             ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
             bins=bins,
@@ -178,6 +190,11 @@ class Workspace:
         """What the first kernel writes: `ends` [ENDS, B, blocks] and what follows from them for each of B rows."""
         return self.ends, self.row, self.status, self.bins, self.added, self.length
 
+    def as_sets(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """What rows that are drawn as sets write: int32 [B, planes * V + FEW], and int64 [B, WORDS]."""
+        planes = torch.empty(self.rows, self.planes * self.size + kernels.FEW, dtype=torch.int32, device=device)
+        return planes, torch.empty(self.rows, kernels.WORDS, dtype=torch.int64, device=device)
+
     @property
     def plane(self) -> int:
         """How many numbers lie between two that are found of a block."""
@@ -185,7 +202,10 @@ class Workspace:
 
 
 def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(token, logprob, support, status), each [B], of edited logits [B, V] once their rows are settled."""
+    """(token, logprob, support, status), each [B], of edited logits [B, V] once their rows are settled.
+
+    Those of rows with smoothing are changed.
+    """
     b, blocks, device = work.rows, work.blocks, x.device
     support = torch.empty(b, dtype=torch.int64, device=device)
     token, logprob = torch.empty_like(support), torch.empty(b, dtype=torch.float32, device=device)
@@ -205,14 +225,14 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
             BLOCK=block,
             **EXACT,
         )
-    _RESOLVE[b,](
-        *(x, work.ends, mass, count, work.added, listed, work.length, meta, row, status, token, logprob, support),
-        *(*shape, steps),
-        BLOCK=block,
-        PADDED=padded,
-        TILE=work.tile,
-        **WIDE,
-    )
+    passed = (x, work.ends, mass, count, work.added, listed, work.length, meta, row, status)
+    found, sizes = (token, logprob, support), {"BLOCK": block, "PADDED": padded, "TILE": work.tile}
+    if work.planes:
+        _GENERAL[b,](
+            *(*passed, *work.as_sets(device), *found, *shape, steps, work.planes), LONG=2 * work.tile, **sizes, **WIDE
+        )
+    else:
+        _RESOLVE[b,](*passed, *found, *shape, steps, **sizes, **WIDE)
     return token, logprob, support, status
 
 

@@ -15,16 +15,17 @@ from torch import Tensor
 from tirage.backends.torch.device import past
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.device.row_form import AVERAGED, COMPLETED, COUNTING, EDIT, FIRST, PROLONGED, SCOPE, SECOND
-from tirage.backends.torch.plan import STEP
-from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, keys
+from tirage.backends.torch.plan import HEADER, STEP
+from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, keys, values
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
+from tirage.operators.smoothing import SMOOTH
 
 # Plain numbers: compiled by PyTorch 2.8, a comparison with a number of another class is always false.
-_ADD, _REPETITION, _FREQUENCY, _PRESENCE = (int(op) for op in (ADD, REPETITION, FREQUENCY, PRESENCE))
+_ADD, _REPETITION, _FREQUENCY, _PRESENCE, _SMOOTH = (int(op) for op in (ADD, REPETITION, FREQUENCY, PRESENCE, SMOOTH))
 
 
 def allowed_words(tables: Tables, given: Tensor | None) -> Tensor | None:
@@ -45,6 +46,17 @@ def masked(x: Tensor, words: Tensor) -> Tensor:
     bits = 1 << torch.arange(8, dtype=torch.uint8, device=x.device)
     flags = (octets[:, :, None] & bits).flatten(1)[:, : x.shape[1]]
     return x.masked_fill(flags == 0, -torch.inf)
+
+
+def smoothed(x: Tensor, meta: Tensor) -> Tensor:
+    """Logits float32 [B, V] after the smoothing of the rows that have one, by `meta` int64 [B, columns] of a plan."""
+    is_smooth = meta[:, HEADER] == _SMOOTH
+    square, cube = (meta[:, HEADER + at].to(torch.int32).view(torch.float32)[:, None] for at in (1, 2))
+    top = cleaned(values(keys(x).amax(1)))[:, None]
+    d = clamped(top - cleaned(x))
+    growth = clamped(square + clamped(cube * d))
+    new = clamped(top - clamped(growth * clamped(d * d)))
+    return torch.where(is_smooth[:, None] & (keys(x) > NEG_INF_KEY), new, x)
 
 
 def edited(x: Tensor, tables: Tables, order: Sequence[int], words: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,7 @@ def draw(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int,
     copies: bool,
     block: int = BLOCK,
     tile: int = TILE,
@@ -61,8 +62,8 @@ def draw(
     `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
     """
     columns = tables["meta"].shape[1]
-    flags = {"draws": draws, "filters": filters, "sums": sums}
-    work = Workspace.of(x, _counters(tables["bins"], x.shape[0]), columns=columns, **flags, block=block, tile=tile)
+    needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
+    work = Workspace.of(x, _counters(tables["bins"], x.shape[0]), columns=columns, **needs, block=block, tile=tile)
     meta = torch.empty(work.rows, columns, dtype=torch.int64, device=x.device)
     seeds = torch.empty(work.rows, dtype=torch.int64, device=x.device)
     ends, *settled = work.settled

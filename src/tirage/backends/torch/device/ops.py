@@ -16,7 +16,7 @@ from tirage.backends.torch import draw_op
 from tirage.backends.torch.device import counts, edits
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.plan import SEED
+from tirage.backends.torch.plan import REWRITES, SEED
 from tirage.draw import Status
 
 WRITTEN: tuple[str, ...] = (
@@ -41,7 +41,7 @@ MOST_LISTED = 64
 torch.library.define(
     "tirage::draw_slots",
     "(Tensor x, Tensor? words, Tensor slots, Tensor[] tables, int[] order, int room, bool draws, bool filters, "
-    "bool sums, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool sums, int planes, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::report_slots",
@@ -68,6 +68,7 @@ def draw(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int,
     copies: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor]:
     """(what was drawn, seeds int64 [B], the edited logits float32 [B, V]) of the rows of `slots` int64 [B].
@@ -78,7 +79,7 @@ def draw(
     """
     given = [tables[name] for name in TABLES]
     *found, seeds, edited = torch.ops.tirage.draw_slots(
-        x, words, slots, given, order, room, draws, filters, sums, copies
+        x, words, slots, given, order, room, draws, filters, sums, planes, copies
     )
     token, logprob, support, status = found
     return (token, logprob, support, status), seeds, edited if copies else x
@@ -126,6 +127,7 @@ def _shapes(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int,
     copies: bool,
 ) -> Found:
     rows, size = x.shape
@@ -146,11 +148,22 @@ def _draw_on_cpu(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int,
     copies: bool,
 ) -> Found:
     named = dict(zip(TABLES, tables, strict=True))
     drawn, seeds, edited = by_tensors(
-        x, words, slots, named, order, room=room, draws=draws, filters=filters, sums=sums, copies=copies
+        x,
+        words,
+        slots,
+        named,
+        order,
+        room=room,
+        draws=draws,
+        filters=filters,
+        sums=sums,
+        planes=planes,
+        copies=copies,
     )
     return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
 
@@ -166,6 +179,7 @@ def _draw_on_cuda(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int,
     copies: bool,
 ) -> Found:
     from tirage.backends.torch.device import launches
@@ -174,7 +188,16 @@ def _draw_on_cuda(
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
         drawn, seeds, edited = launches.draw(
-            x, words, slots, named, room=room, draws=draws, filters=filters, sums=sums, copies=copies
+            x,
+            words,
+            slots,
+            named,
+            room=room,
+            draws=draws,
+            filters=filters,
+            sums=sums,
+            planes=planes,
+            copies=copies,
         )
     return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
 
@@ -190,6 +213,7 @@ def by_tensors(
     draws: bool,
     filters: bool,
     sums: bool,
+    planes: int,
     copies: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor]:
     """What `draw` gives of logits x [B, V], by tensor operations on tables on the CPU."""
@@ -200,6 +224,8 @@ def by_tensors(
     found = draw_op.on_host(y, bad | full | empty, rows["meta"])
     token, logprob, support, status = found
     status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
+    if planes & REWRITES:
+        y = edits.smoothed(y, rows["meta"])
     return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y
 
 

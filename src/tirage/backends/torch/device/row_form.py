@@ -26,13 +26,14 @@ from tirage.backends.torch.device.past_form import (
 from tirage.backends.torch.plan import (
     BINS,
     DYNAMIC,
-    FILTERS,
     HEADER,
+    REWRITES,
     SAMPLE,
     SEED,
+    SETS,
     STEP,
     DrawPlan,
-    can_run,
+    joined_planes,
     metadata_of,
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
@@ -47,6 +48,7 @@ from tirage.operators.penalties import scope
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import GREEDY, TEMPERATURE
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingRow, view_of
@@ -71,9 +73,8 @@ class RowsLayout:
 
     `steps`: filters of a row at most. `edits`: the operations that change logits, in an order that holds each row's.
     `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
-    some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`: whether some row draws,
-    filters, or is summed as a whole. `tail`: how many tokens a row may say until they are read back. `past`: what the
-    order of the tokens needs.
+    some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
+    of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
     `views`: whether some row reports logprobs.
     """
 
@@ -86,6 +87,7 @@ class RowsLayout:
     draws: bool = False
     filters: bool = False
     sums: bool = False
+    planes: int = 0
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
@@ -93,7 +95,8 @@ class RowsLayout:
     @property
     def changes(self) -> bool:
         """Whether some row's logits may be masked or edited."""
-        return bool(self.edits or self.masks or self.early or self.past.ngrams or self.past.phrases)
+        changed = self.edits or self.masks or self.early or self.past.ngrams or self.past.phrases
+        return bool(changed or self.planes & REWRITES)
 
     def joined(self, form: RowForm, *, counted: int, length: int, room: int | None) -> RowsLayout:
         """The least layout, in powers of two, that also holds a request with `length` tokens so far, of which
@@ -113,6 +116,7 @@ class RowsLayout:
             draws=self.draws or form.draws,
             filters=self.filters or form.filters,
             sums=self.sums or form.sums,
+            planes=joined_planes(self.planes, form.planes),
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
         )
@@ -142,6 +146,7 @@ class RowForm:
     draws: bool
     filters: bool
     sums: bool
+    planes: int
     resamples: bool
     past: PastForm
     view: View
@@ -180,14 +185,17 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
         still = compiled(params.replace(**_off(params, averages=past.averages)))
     if still.fixed is None or still.carrier is not None:
         return None
-    edits = [step for step in still.fixed.steps if step.op < FIRST_FILTER]
+    smooth = [step for step in still.fixed.steps if step.op == SMOOTH]
+    edits = [step for step in still.fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
     filters = [step for step in still.fixed.steps if step.op >= FIRST_FILTER]
-    program = np.array([*(step[:STEP_WIDTH] for step in filters), [END] * STEP_WIDTH], np.int64)
+    program = np.array([*(step[:STEP_WIDTH] for step in (*smooth, *filters)), [END] * STEP_WIDTH], np.int64)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
     if not _runs(edits, rows) or not _tells(view_of(params), filters):
         return None
     changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
     changes = sorted([*changes, *_following(compiled_params, past)], key=lambda each: semantics.stages.index(each[0]))
+    if smooth and any(semantics.stages.index(stage) > semantics.stages.index("smoothing") for stage, *_ in changes):
+        return None
     found = _found(still, edits, filters, DrawPlan.of(rows), past)
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
     banned = [*found.banned, *(word[0] for word in words if len(word) == 1)]
@@ -227,10 +235,9 @@ def _following(given: CompiledParams, past: PastForm) -> Iterator[tuple[str, int
 
 
 def _runs(edits: Sequence[Step], rows: SamplingMetadata) -> bool:
-    """Whether tensors and kernels run these steps: one bias at most, and no more temperatures than blocks have
-    masses."""
+    """Whether tensors and kernels run these steps, of which at most one is a bias."""
     known = all(step.op in (*EDITS, BAN) for step in edits) and sum(step.op == ADD for step in edits) <= 1
-    return known and bool(runs_only(rows, FILTERS)[0]) and bool(can_run(rows.programs)[0])
+    return known and bool(runs_only(rows, (SMOOTH, *SETS))[0])
 
 
 def _tells(view: View, filters: Sequence[Step]) -> bool:
@@ -258,6 +265,7 @@ def _found(
         draws=plan.draws,
         filters=plan.filters,
         sums=plan.sums,
+        planes=plan.planes,
         resamples=given.semantics.mask_mode == "resample",
         past=past,
         view=view,

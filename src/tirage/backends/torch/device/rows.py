@@ -179,6 +179,7 @@ class DeviceRows:
             draws=layout.draws,
             filters=layout.filters,
             sums=layout.sums,
+            planes=layout.planes,
             copies=copies,
         )
 

@@ -10,20 +10,25 @@ follows from more sums over the whole row, `weigh` reads it for them first. XTC,
 removes what stands before another such pair, the head. Rows without filters are read twice, greedy ones once. Of a
 batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else `measure_slots`, and
 `append` moves rows on; `view_ends` and `view_weigh` report logprobs.
-Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it; floats
-only bound the mass of what may be left unread. Launch with
-`enable_fp_fusion=False`; the minima around products keep the bits right even without it. SPEC.md rules S-N3, S-W,
-S-O1 ... S-O3, S-O5, S-O6, S-O8 ... S-O12, S-L1 ... S-L4.
+A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others, several temperatures), or
+with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it some twenty
+times and keeps which tokens are in it as a list (`sets`, `steps`, `ordered`). Where all rows are such, two launches
+draw.
+Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
+floats only bound the mass of what may be left unread. Launch with `enable_fp_fusion=False`; the minima around products
+keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
 """
 
 from tirage.backends.torch.kernels.advance import append
 from tirage.backends.torch.kernels.bounds import bound
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
+from tirage.backends.torch.kernels.general import general
 from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW, SUMS
 from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
+from tirage.backends.torch.kernels.sets import FEW, WORDS
 from tirage.backends.torch.kernels.views import view_ends, view_weigh
 from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
@@ -31,14 +36,17 @@ __all__ = [
     "BINS",
     "COUNTS",
     "ENDS",
+    "FEW",
     "FILTERS",
     "HEADER",
     "PLANES",
     "ROW",
     "SUMS",
+    "WORDS",
     "append",
     "bound",
     "edit",
+    "general",
     "log_masses",
     "measure",
     "measure_slots",

@@ -50,6 +50,12 @@ def entropy_fraction(mean, mass, number, e, s):
 def factor_of(step_ptr, meta_ptr, sums_ptr, size):
     """The largest temperature over that of a set with these sums, float32."""
     number = tl.maximum(summed(sums_ptr, 0).to(tl.int64), tl.minimum(tl.load(meta_ptr + LISTED), size))
+    return factor_at(step_ptr, number, sums_ptr)
+
+
+@triton.jit
+def factor_at(step_ptr, number, sums_ptr):
+    """The same where so many tokens count."""
     low, e, s = tl.load(step_ptr + 3), tl.load(step_ptr + 4), tl.load(step_ptr + 5)
     fraction = entropy_fraction(mean_of(sums_ptr), summed(sums_ptr, 1).to(tl.int64), number, e, s)
     # (2^32 - low) * fraction may be 2^64: both factors are moved up, and the upper half is taken.

@@ -145,6 +145,21 @@ def resolve(
 ):
     """Run the steps of one row on its open range and draw: token, logprob and support."""
     row = tl.program_id(0).to(tl.int64)
+    token, lp, support = resolve_row(
+        x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, row,
+        columns, size, blocks, steps, BLOCK, PADDED, TILE,
+    )
+    tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
+    tl.store(logprob_ptr + row, lp)
+    tl.store(support_ptr + row, support.to(tl.int64))
+
+
+@triton.jit
+def resolve_row(
+    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, row,
+    columns, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(token, logprob, support) of one row; -1, NaN and 0 of one that has no token."""
     token, lp, support = tl.full((), -1, tl.int32), tl.full((), float("nan"), tl.float32), tl.full((), 0, tl.int32)
     meta_ptr += row * columns
     if tl.load(status_ptr + row) == 0:
@@ -159,9 +174,7 @@ def resolve(
                 sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
                 row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
             )
-    tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
-    tl.store(logprob_ptr + row, lp)
-    tl.store(support_ptr + row, support.to(tl.int64))
+    return token, lp, support
 
 
 @triton.jit

@@ -89,7 +89,7 @@ def weight_of(q):
 
 @triton.jit
 def log2_fixed(n):
-    """log2 of an integer n >= 1 (uint64 scalar) in 2^-23, int64: 23 squarings of a 32-bit mantissa."""
+    """log2 of integers n >= 1 (uint64, any shape) in 2^-23, int64: 23 squarings of a 32-bit mantissa."""
     e = tl.full((), 0, tl.uint64)
     rest = n
     for shift in tl.static_range(5, -1, -1):  # pyright: ignore[reportGeneralTypeIssues]
@@ -99,7 +99,7 @@ def log2_fixed(n):
         rest = tl.where(big, rest >> size, rest)
     whole = tl.full((), 31, tl.uint64)
     z = tl.where(e <= whole, n << (whole - tl.minimum(e, whole)), n >> (tl.maximum(e, whole) - whole))
-    out = tl.full((), 0, tl.uint64)
+    out = n * 0
     for _ in range(23):
         z = (z * z) >> 31
         carry = z >> 32

@@ -1,0 +1,330 @@
+"""Rows that the passes over split blocks do not run: any list of filters, and the draw, in one thread block each.
+
+Such a row reads its logits some twenty times, which no other row waits for. With XTC its steps are run twice, without
+it and with it, as its law is a mixture of both (SPEC.md S-W6, S-L4).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
+from tirage.backends.torch.kernels.layout import IS_GREEDY, PROGRAM, VARYING, constant
+from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
+from tirage.backends.torch.kernels.rule import (
+    NEG_INF,
+    clamped,
+    cleaned,
+    key_of,
+    ln_of,
+    log2_fixed,
+    logprob_of,
+    value_of,
+    weight_of,
+)
+from tirage.backends.torch.kernels.sets import (
+    FEW,
+    IS_LISTED,
+    IS_ONE,
+    JOINT,
+    NEAREST,
+    SCALE,
+    SHARE,
+    SUPPORT,
+    TARGET,
+    TOKEN,
+    TOTAL,
+    TOTAL_WITHOUT,
+    WHOLE,
+    WITHOUT,
+    WORDS_OF_ROW,
+    bits_in,
+    enter,
+    length_of,
+    put,
+    save,
+    scales_of,
+    tokens_at,
+    weights_at,
+    word,
+)
+from tirage.backends.torch.kernels.steps import base_of, is_joint, run_step
+from tirage.backends.torch.kernels.thresholds import is_xtc
+from tirage.backends.torch.plan import AS_SET
+from tirage.exact import numbers
+from tirage.exact.numbers import LOG2E_23
+from tirage.operators.adaptive_p import INVERSE_WIDTH
+from tirage.operators.smoothing import SMOOTH
+
+_AS_SET, _SMOOTH = tl.constexpr(AS_SET), tl.constexpr(int(SMOOTH))
+_FEW = tl.constexpr(FEW)
+_UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
+_CERTAIN = tl.constexpr(1 << 40)
+_ALWAYS = tl.constexpr(1 << 32)
+_INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
+
+
+# fmt: off
+@triton.jit(do_not_specialize=(*VARYING, "planes"))
+def general(
+    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
+    state_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, planes,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
+):
+    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids."""
+    row = tl.program_id(0).to(tl.int64)
+    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
+        own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
+        token, lp, support = draw_set(
+            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
+            meta_ptr + row * columns, size, steps, planes, LONG,
+        )
+    else:
+        token, lp, support = resolve_row(
+            x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, row,
+            columns, size, blocks, steps, BLOCK, PADDED, TILE,
+        )
+    tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
+    tl.store(logprob_ptr + row, lp)
+    tl.store(support_ptr + row, support.to(tl.int64))
+
+
+@triton.jit
+def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, steps, planes, TILE: tl.constexpr):
+    """(token, logprob, support) of one row; the second plane marks what the row without XTC can draw."""
+    smooth(x_ptr, meta_ptr, size, steps, TILE)
+    share, none = share_of_coin(meta_ptr, steps), tl.full((), 0, tl.int64)
+    put(state_ptr, SHARE, share)
+    put(state_ptr, TOTAL, none)
+    put(state_ptr, SUPPORT, none)
+    tl.debug_barrier()
+    for turn in range(tl.where(share >= 0, 2, 1)):
+        run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, turn, size, steps, planes, TILE)
+        weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE)
+        share = word(state_ptr, SHARE)
+        if turn == drawn_turn(meta_ptr, share):
+            token = drawn_from(x_ptr, list_ptr, state_ptr, uniform_of(meta_ptr), size, TILE)
+            put(state_ptr, TOKEN, token)
+            tl.debug_barrier()
+        if (share >= 0) & (turn == 0):
+            save(state_ptr, 0, WITHOUT)  # pyright: ignore[reportArgumentType]
+            mark(x_ptr, list_ptr, state_ptr, size, TILE)
+    token, support = word(state_ptr, TOKEN).to(tl.int32), word(state_ptr, SUPPORT).to(tl.int32)
+    if word(state_ptr, SHARE) >= 0:
+        lp = logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE)
+    else:
+        lp = logprob_in_set(x_ptr, state_ptr, token)
+    return token, lp, support
+
+
+@triton.jit
+def smooth(x_ptr, meta_ptr, size, steps, TILE: tl.constexpr):
+    """Changes the logits of a row that has a smoothing, by their distances from the largest one (SPEC.md S-N8)."""
+    PART: tl.constexpr = TILE // 4
+    lanes = tl.arange(0, PART)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        if tl.load(step_ptr) == _SMOOTH:
+            square, cube, high = constant(step_ptr, 1), constant(step_ptr, 2), lanes * 0 + NEG_INF
+            for start in range(0, size, TILE):
+                for part in range(0, TILE, PART):
+                    at = start + part + lanes
+                    high = tl.maximum(high, key_of(tl.load(x_ptr + at, mask=at < size, other=float("-inf"))))
+            top = cleaned(value_of(tl.max(high, 0)))
+            for start in range(0, size, TILE):
+                for part in range(0, TILE, PART):
+                    at = start + part + lanes
+                    x = tl.load(x_ptr + at, mask=at < size, other=float("-inf"))
+                    d = clamped(top - cleaned(x))
+                    growth = clamped(square + clamped(cube * d))
+                    new = clamped(clamped(top - clamped(growth * clamped(d * d))))
+                    tl.store(x_ptr + at, tl.where(key_of(x) > NEG_INF, new, x), mask=at < size)
+            tl.debug_barrier()
+
+
+@triton.jit
+def drawn_turn(meta_ptr, share):
+    """In which turn the token is drawn: the first without XTC, the second with it."""
+    turn = tl.full((), 0, tl.int32)
+    if share >= 0:
+        turn = is_on(meta_ptr, share).to(tl.int32)
+    return turn
+
+
+@triton.jit
+def run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, is_excluding, size, steps, planes, TILE: tl.constexpr):
+    """All steps of a row, from the set of all tokens; XTC removes something where `is_excluding`."""
+    enter(x_ptr, state_ptr, size, TILE)
+    put(state_ptr, JOINT, is_joint(meta_ptr, steps))
+    tl.debug_barrier()
+    for s in range(steps):
+        run_step(
+            x_ptr, list_ptr, (planes - 2) * size, planes * size, state_ptr, meta_ptr + PROGRAM + s * 6, is_excluding,
+            size, TILE,
+        )
+    if word(state_ptr, TARGET) >= 0:
+        reweigh(x_ptr, list_ptr, state_ptr, size, TILE)
+# fmt: on
+
+
+@triton.jit
+def share_of_coin(meta_ptr, steps):
+    """How often the first XTC of a row is on, in units of 2^-32, int64; -1 where it has none."""
+    share = tl.full((), -1, tl.int64)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        share = tl.where(is_xtc(base_of(tl.load(step_ptr))) & (share < 0), tl.load(step_ptr + 1), share)
+    return share
+
+
+# --- the weights that are drawn from ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def drawn_weights(ids, x, key, state_ptr):
+    """int64 weights of tokens, any shape, once all steps have run; 0 where there is none."""
+    m, c, trimmed, left = scales_of(state_ptr)
+    _, w = weights_at(ids, x, key, m, c, trimmed, left)
+    if word(state_ptr, IS_ONE) != 0:
+        w = tl.where(key > NEG_INF, _CERTAIN, w * 0)
+    if word(state_ptr, TARGET) >= 0:
+        q = target_exponents(w, state_ptr) - word(state_ptr, NEAREST).to(tl.int32)
+        w = tl.where(key > NEG_INF, weight_of(q), w * 0)
+    return w
+
+
+@triton.jit
+def target_exponents(w, state_ptr):
+    """int32 exponents of weights, any shape, by how far their shares are from the target of adaptive-p (S-O15).
+
+    Each operation is one of binary64, rounded once.
+    """
+    p = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64)
+    target = word(state_ptr, TARGET).to(tl.float64) * tl.full((), 2.0**-32, tl.float64)
+    distance = tl.abs(p - target) * tl.full((), _INVERSE_WIDTH, tl.float64)
+    square = tl.full((), 10.0, tl.float64) * (distance * distance)
+    return (square / (tl.full((), 1.0, tl.float64) + distance) * tl.full((), _LOG2E, tl.float64)).to(tl.int32)
+
+
+# fmt: off
+@triton.jit
+def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Writes the mass of the set and its least exponent under adaptive-p."""
+    PART: tl.constexpr = TILE // 4
+    m, c, trimmed, left = scales_of(state_ptr)
+    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    nearest = tl.arange(0, PART) * 0 + 0x7FFFFFFF
+    for start in range(0, length, TILE):
+        for part in range(0, TILE, PART):
+            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            _, w = weights_at(ids, x, key, m, c, trimmed, left)
+            nearest = tl.minimum(nearest, tl.where(key > NEG_INF, target_exponents(w, state_ptr), 0x7FFFFFFF))
+    found = tl.min(nearest, 0)
+    put(state_ptr, NEAREST, found)
+    tl.debug_barrier()
+
+
+@triton.jit
+def weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE: tl.constexpr):
+    """Writes the mass of what is drawn from, that of the turn before, and how many tokens can be drawn in some turn."""
+    PART: tl.constexpr = TILE // 4
+    length, is_listed, share = length_of(state_ptr, size), word(state_ptr, IS_LISTED), word(state_ptr, SHARE)
+    mass, number = (tl.arange(0, PART) * 0).to(tl.int64), tl.arange(0, PART) * 0
+    # With an XTC that is always on, what it removes cannot be drawn.
+    least = tl.where((turn == 1) & (share < _ALWAYS), 0, _CERTAIN)
+    for start in range(0, length, TILE):
+        for part in range(0, TILE, PART):
+            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            w = drawn_weights(ids, x, key, state_ptr)
+            marked = tl.load(list_ptr + size + ids, mask=w > least, other=0)
+            mass += w
+            number += ((w > 0) & (marked == 0)).to(tl.int32)
+    total, found = tl.sum(mass, 0), tl.sum(number, 0)
+    without, support = word(state_ptr, TOTAL), word(state_ptr, SUPPORT)
+    tl.debug_barrier()
+    put(state_ptr, TOTAL, total)
+    put(state_ptr, TOTAL_WITHOUT, without)
+    put(state_ptr, SUPPORT, tl.where(share == _ALWAYS, found, support + found))
+    tl.debug_barrier()
+
+
+@triton.jit
+def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
+    """The token at which the running sum of weights, by id, passes the uniform `u`."""
+    PART: tl.constexpr = TILE // 4
+    r = tl.umulhi(u, word(state_ptr, TOTAL).to(tl.uint64)).to(tl.int64)
+    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    reached, token = tl.full((), 0, tl.int64), tl.full((), -1, tl.int32)
+    for start in range(0, length, TILE):
+        for part in range(0, TILE, PART):
+            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            w = drawn_weights(ids, x, key, state_ptr)
+            after = reached + tl.sum(w, 0)
+            if (reached <= r) & (after > r):
+                at = tl.sum((reached + tl.cumsum(w, 0) <= r).to(tl.int32), 0)
+                token = tl.sum(tl.where(tl.arange(0, PART) == at, ids, 0), 0)
+            reached = after
+    return token
+
+
+@triton.jit
+def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Writes 1 for each token that is drawn from, and 0 for all others."""
+    PART: tl.constexpr = TILE // 4
+    lanes = tl.arange(0, PART)
+    for start in range(0, size, TILE):
+        for part in range(0, TILE, PART):
+            at = start + part + lanes
+            tl.store(list_ptr + size + at, lanes * 0, mask=at < size)
+    tl.debug_barrier()
+    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    for start in range(0, length, TILE):
+        for part in range(0, TILE, PART):
+            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            tl.store(list_ptr + size + ids, lanes * 0 + 1, mask=drawn_weights(ids, x, key, state_ptr) > 0)
+    tl.debug_barrier()
+
+
+# --- logprobs ---------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def logprob_in_set(x_ptr, state_ptr, token):
+    """ln of the probability of a token of the set."""
+    x, total = tl.load(x_ptr + token), word(state_ptr, TOTAL)
+    m, _, trimmed, _ = scales_of(state_ptr)
+    lp = logprob_of(x, m, bits_in(state_ptr, SCALE), total)
+    if (token == trimmed) | (word(state_ptr, TARGET) >= 0):
+        w = drawn_weights(token, x, key_of(x), state_ptr)
+        lp = ln_of(log2_fixed(tl.maximum(w, 1).to(tl.uint64)) - log2_fixed(total.to(tl.uint64))) + 0.0
+    return tl.where(word(state_ptr, IS_ONE) != 0, 0.0, lp)
+
+
+@triton.jit
+def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE: tl.constexpr):
+    """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
+    x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token)
+    key, is_held = key_of(x), holds(list_ptr, state_ptr, token, size, TILE)
+    w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
+    w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)
+    return mixed_logprob(
+        w_off, word(state_ptr, TOTAL_WITHOUT), w_on, word(state_ptr, TOTAL), word(state_ptr, SHARE)
+    )
+
+
+@triton.jit
+def holds(list_ptr, state_ptr, token, size, TILE: tl.constexpr):
+    """Whether the set has a token, int32."""
+    PART: tl.constexpr = TILE // 4
+    found = tl.arange(0, PART) * 0
+    if word(state_ptr, IS_LISTED) != 0:
+        length = length_of(state_ptr, size)
+        for start in range(0, length, TILE):
+            for part in range(0, TILE, PART):
+                at = start + part + tl.arange(0, PART)
+                found += (tl.load(list_ptr + at, mask=at < length, other=-1) == token).to(tl.int32)
+    else:
+        found += 1
+    return tl.max(found, 0)
+# fmt: on

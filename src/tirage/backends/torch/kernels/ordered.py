@@ -1,0 +1,274 @@
+"""The tokens of a set in the order of every cut (S-W3): the first ones, or all of them, put in order by counting.
+
+What a rule of ranks says follows here: the prefix of top-h, of tail-free sampling and of Mirostat 1. Nothing is
+compared with each other but the first tokens. SPEC.md rules S-O7, S-O13, S-O14.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.exclusion import point_of
+from tirage.backends.torch.kernels.rule import NO_ID, key_of, log2_fixed
+from tirage.backends.torch.kernels.sets import (
+    FEW,
+    LOW_KEY,
+    NUMBER,
+    TOP_KEY,
+    scales_of,
+    weights_at,
+    word,
+)
+from tirage.backends.torch.kernels.thresholds import quotient, raised
+from tirage.exact.logs import OCTAVE, exp2
+
+_FEW = tl.constexpr(FEW)
+_OCTAVE, _BITS = tl.constexpr(OCTAVE), tl.constexpr(23)
+_PART_BITS, _PART_MASK = tl.constexpr(20), tl.constexpr((1 << 20) - 1)
+_COUNT_BITS, _COUNT = tl.constexpr(16), tl.constexpr(0xFFFF)
+_UNIT = tl.constexpr(1 << 62)
+_ROOTS = tl.constexpr(tuple(exp2(OCTAVE >> bit) for bit in range(1, 24)))
+"""2^(1/2), 2^(1/4), ... 2^(2^-23) in units of 2^-62."""
+
+
+# --- the first tokens ------------------------------------------------------------------------------------------------
+
+
+# fmt: off
+@triton.jit
+def rank_first(x_ptr, few_ptr, number):
+    """Puts the ids of the first tokens, so many, in order."""
+    lanes = tl.arange(0, _FEW)
+    ids = tl.load(few_ptr + lanes, mask=lanes < number, other=0)
+    key = key_of(tl.load(x_ptr + ids, mask=lanes < number, other=float("-inf")))
+    rank = lanes * 0
+    for start in range(0, number, 2):
+        for ahead in range(2):
+            at = start + ahead
+            other_id = tl.load(few_ptr + at, mask=at < number, other=NO_ID)
+            other = key_of(tl.load(x_ptr + other_id, mask=at < number, other=float("-inf")))
+            rank += ((other > key) | ((other == key) & (other_id < ids))).to(tl.int32)
+    tl.debug_barrier()
+    tl.store(few_ptr + rank, ids, mask=lanes < number)
+    tl.debug_barrier()
+
+
+@triton.jit
+def first_weights(x_ptr, few_ptr, state_ptr, number, ahead: tl.constexpr):
+    """(exponents int32, weights int64) [FEW] of the first tokens from the `ahead`-th on; 0 weights beyond."""
+    at = tl.arange(0, _FEW) + ahead
+    m, c, trimmed, left = scales_of(state_ptr)
+    ids = tl.load(few_ptr + at, mask=at < number, other=NO_ID)
+    x = tl.load(x_ptr + ids, mask=at < number, other=float("-inf"))
+    return weights_at(ids, x, key_of(x), m, c, trimmed, left)
+
+
+@triton.jit
+def words_of(upper, lower):
+    """(high int64, low uint64) of upper * 2^20 + lower, any shape."""
+    upper, lower = upper + (lower >> _PART_BITS), lower & _PART_MASK
+    return upper >> (64 - _PART_BITS), (upper.to(tl.uint64) << _PART_BITS) | lower.to(tl.uint64)
+
+
+@triton.jit
+def entropy_prefix(x_ptr, few_ptr, state_ptr, number, share):
+    """How many of the first tokens hold the share, in 2^-32, of their entropy."""
+    q, w = first_weights(x_ptr, few_ptr, state_ptr, number, 0)  # pyright: ignore[reportArgumentType]
+    lanes = tl.arange(0, _FEW)
+    log_mass = log2_fixed(tl.maximum(tl.sum(w, 0), 1).to(tl.uint64)) - 40 * _OCTAVE
+    surprise = tl.where(lanes < number, q.to(tl.int64) + log_mass, 0)
+    upper, lower = (w >> _PART_BITS) * surprise, (w & _PART_MASK) * surprise
+    high, low = words_of(tl.cumsum(upper, 0), tl.cumsum(lower, 0))
+    all_high, all_low = words_of(tl.sum(upper, 0), tl.sum(lower, 0))
+    part = share.to(tl.uint64)
+    goal_high = (tl.umulhi(all_low, part) + all_high.to(tl.uint64) * part).to(tl.int64)
+    goal_low = all_low * part
+    reached_high, reached_low = (high << 32) | (low >> 32).to(tl.int64), low << 32
+    passes = (reached_high > goal_high) | ((reached_high == goal_high) & (reached_low > goal_low))
+    first = tl.min(tl.where(passes & (lanes < number), lanes, number), 0)
+    return tl.maximum(first, 1)
+
+
+# --- Mirostat 1 -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def mantissa_of(power):
+    """2^fraction in units of 2^-62, of a power of 2 in 2^-23 octaves: uint64."""
+    found = tl.full((), _UNIT, tl.uint64)
+    for bit in tl.static_range(23):  # pyright: ignore[reportGeneralTypeIssues]
+        root = tl.full((), _ROOTS[bit], tl.uint64)
+        times = (tl.umulhi(found, root) << 2) | ((found * root) >> 62)
+        found = tl.where(((power >> (22 - bit)) & 1) > 0, times, found)
+    return found
+
+
+@triton.jit
+def slope_of(x_ptr, few_ptr, state_ptr, number):
+    """The slope of the first exponents over ln(rank), by least squares through the differences, in 2^-23: int64."""
+    q, _ = first_weights(x_ptr, few_ptr, state_ptr, number, 0)  # pyright: ignore[reportArgumentType]
+    after, _ = first_weights(x_ptr, few_ptr, state_ptr, number, 1)  # pyright: ignore[reportArgumentType]
+    lanes = tl.arange(0, _FEW)
+    there = lanes + 1 < number
+    t = log2_fixed((lanes + 2).to(tl.uint64)) - log2_fixed((lanes + 1).to(tl.uint64))
+    products = tl.sum(tl.where(there, t * (after - q), 0), 0)
+    squares = tl.sum(tl.where(there, t * t, 0), 0)
+    zero = tl.full((), 0, tl.uint64)
+    high, low = raised(products.to(tl.uint64), zero, 23)  # pyright: ignore[reportArgumentType]
+    slope, _ = quotient(high, low, zero, tl.maximum(squares, 1).to(tl.uint64))
+    return slope
+
+
+@triton.jit
+def log2_of_rest(slope, power):
+    """log2 of |V^(1 - s) - 1| in units of 2^-62, in 2^-23: int64; -1 where it is less than a unit."""
+    mantissa, whole = mantissa_of(power), (power >> 23).to(tl.uint64)
+    near = tl.minimum(whole, 31)
+    # Above 1 it may have 83 bits: the lowest 20 of so many say nothing.
+    high = (mantissa >> (63 - near)) >> 1
+    low, less = mantissa << near, tl.full((), _UNIT, tl.uint64)
+    high, low = high - (low < less).to(tl.uint64), low - less
+    is_long = high > 0
+    above = tl.where(is_long, (high << 44) | (low >> 20), low)
+    below = less - (point_of(less.to(tl.int64) >> 1, mantissa.to(tl.int64)) >> tl.minimum(whole, 63))
+    rest = tl.where(slope < _OCTAVE, above, below)
+    found = log2_fixed(tl.maximum(rest, 1)) + tl.where((slope < _OCTAVE) & is_long, 20 * _OCTAVE, 0)
+    return tl.where(rest == 0, -1, found)
+
+
+@triton.jit
+def zipf_prefix(x_ptr, few_ptr, state_ptr, number, mu, size):
+    """How many tokens of the set have a surprise of about `mu`, if all fall off as the first ones."""
+    count = word(state_ptr, NUMBER)
+    slope = slope_of(x_ptr, few_ptr, state_ptr, number)
+    away = tl.maximum(tl.abs(slope - _OCTAVE), 1)
+    log2_size = log2_fixed((tl.full((), 0, tl.int64) + size).to(tl.uint64))
+    rest = log2_of_rest(slope, (away * log2_size) >> 23)
+    times = (log2_fixed(away.to(tl.uint64)) + 39 * _OCTAVE + mu - rest) * _OCTAVE
+    log2_k = tl.maximum(times, 0) // tl.maximum(slope, 1)
+    whole = tl.minimum(log2_k >> 23, 21)
+    found = tl.minimum((mantissa_of(log2_k) >> (62 - whole).to(tl.uint64)).to(tl.int64), count)
+    found = tl.where(log2_k >= 21 * _OCTAVE, count, found)
+    found = tl.where((rest < 0) | (times < 0), 1, found)
+    return tl.where(slope <= 0, count, found)
+
+
+# --- all tokens in order ----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def move(x_ptr, from_ptr, to_ptr, number, high, shift, one, two, three, TILE: tl.constexpr):
+    """Puts the ids in the order of two bits of their keys' distances from `high`; equal ones stay in their order.
+
+    Ids with the bits 1, 2 and 3 begin at `one`, `two` and `three`. Gives where those begin for the next two bits.
+    """
+    PART: tl.constexpr = TILE // 4
+    zero = tl.full((), 0, tl.int64)
+    next_one, next_two, next_three = zero, zero, zero
+    for start in range(0, number, TILE):
+        for part in range(0, TILE, PART):
+            at = start + part + tl.arange(0, PART)
+            there = at < number
+            ids = tl.load(from_ptr + at, mask=there, other=0)
+            key = key_of(tl.load(x_ptr + ids, mask=there, other=float("-inf")))
+            away = (high - key.to(tl.int64)) >> shift
+            field = (away & 3) * _COUNT_BITS
+            # Four counts of 16 bits in one number.
+            each = there.to(tl.int64) << field
+            place = ((tl.cumsum(each, 0) >> field) & _COUNT) - 1
+            begin = tl.where(field == 0, zero, tl.where(field == _COUNT_BITS, one, two))
+            begin = tl.where(field == 3 * _COUNT_BITS, three, begin)
+            tl.store(to_ptr + begin + place, ids, mask=there)
+            found = tl.sum(each, 0)
+            zero += found & _COUNT  # pyright: ignore[reportOperatorIssue]
+            one += (found >> _COUNT_BITS) & _COUNT  # pyright: ignore[reportOperatorIssue]
+            two += (found >> (2 * _COUNT_BITS)) & _COUNT  # pyright: ignore[reportOperatorIssue]
+            three += (found >> (3 * _COUNT_BITS)) & _COUNT  # pyright: ignore[reportOperatorIssue]
+            after = tl.sum(there.to(tl.int64) << (((away >> 2) & 3) * _COUNT_BITS), 0)
+            next_one += after & _COUNT  # pyright: ignore[reportOperatorIssue]
+            next_two += (after >> _COUNT_BITS) & _COUNT  # pyright: ignore[reportOperatorIssue]
+            next_three += (after >> (2 * _COUNT_BITS)) & _COUNT  # pyright: ignore[reportOperatorIssue]
+    tl.debug_barrier()
+    return next_one, next_one + next_two, next_one + next_two + next_three
+
+
+@triton.jit
+def begins(x_ptr, list_ptr, number, high, TILE: tl.constexpr):
+    """Where ids with the lowest two bits 1, 2 and 3 begin."""
+    PART: tl.constexpr = TILE // 4
+    one, two, three = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
+    for start in range(0, number, TILE):
+        for part in range(0, TILE, PART):
+            at = start + part + tl.arange(0, PART)
+            ids = tl.load(list_ptr + at, mask=at < number, other=0)
+            key = key_of(tl.load(x_ptr + ids, mask=at < number, other=float("-inf")))
+            bits = (high - key.to(tl.int64)) & 3
+            one += tl.sum(((at < number) & (bits < 1)).to(tl.int64), 0)
+            two += tl.sum(((at < number) & (bits < 2)).to(tl.int64), 0)
+            three += tl.sum(((at < number) & (bits < 3)).to(tl.int64), 0)
+    return one, two, three
+
+
+@triton.jit
+def put_in_order(x_ptr, list_ptr, state_ptr, planes_at, size, TILE: tl.constexpr):
+    """Where the ids of the listed set lie in order, int64: in the first or the second of two planes."""
+    number, high = word(state_ptr, NUMBER).to(tl.int32), word(state_ptr, TOP_KEY)
+    one, two, three = begins(x_ptr, list_ptr, number, high, TILE)
+    bits = (log2_fixed((tl.maximum(high - word(state_ptr, LOW_KEY), 1)).to(tl.uint64)) >> 23) + 1
+    turns = ((bits + 1) // 2).to(tl.int32)
+    from_at, to_at, shift = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64) + planes_at, tl.full((), 0, tl.int64)
+    for _ in range(turns):
+        one, two, three = move(
+            x_ptr, list_ptr + from_at, list_ptr + to_at, number, high, shift, one, two, three, TILE
+        )
+        from_at = to_at
+        to_at = 2 * planes_at + size - to_at
+        shift += 2
+    return from_at
+
+
+@triton.jit
+def curvature_at(x_ptr, order_ptr, state_ptr, start, number, PART: tl.constexpr):
+    """How much the weights bend at ranks from `start` on, int64 [PART]; 0 beyond the last but one."""
+    at = start + tl.arange(0, PART)
+    m, c, trimmed, left = scales_of(state_ptr)
+    found = (at * 0).to(tl.int64)
+    for ahead in tl.static_range(3):  # pyright: ignore[reportGeneralTypeIssues]
+        ids = tl.load(order_ptr + at + ahead, mask=at + 2 < number, other=NO_ID)
+        x = tl.load(x_ptr + ids, mask=at + 2 < number, other=float("-inf"))
+        _, w = weights_at(ids, x, key_of(x), m, c, trimmed, left)
+        found += w * (1 - 3 * (ahead % 2))
+    return tl.abs(found)
+
+
+@triton.jit
+def tail_free_prefix(x_ptr, order_ptr, state_ptr, e, s, TILE: tl.constexpr):
+    """How many of the tokens in order stay, before more than E / 2^s of the curvature is passed."""
+    PART: tl.constexpr = TILE // 4
+    number = word(state_ptr, NUMBER).to(tl.int32)
+    each = (tl.arange(0, PART) * 0).to(tl.int64)
+    for start in range(0, number, TILE):
+        for part in range(0, TILE, PART):
+            each += curvature_at(x_ptr, order_ptr, state_ptr, start + part, number, PART)
+    total = tl.sum(each, 0)
+    limit = floor_of_share(e, s, total)
+    reached, passed = tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
+    for start in range(0, number, TILE):
+        for part in range(0, TILE, PART):
+            more = curvature_at(x_ptr, order_ptr, state_ptr, start + part, number, PART)
+            ranks = start + part + tl.arange(0, PART)
+            inside = (reached + tl.cumsum(more, 0) <= limit) & (ranks + 2 < number)
+            passed += tl.sum(inside.to(tl.int32), 0)
+            reached += tl.sum(more, 0)
+    return tl.where(total > 0, passed + 1, number)  # pyright: ignore[reportOperatorIssue]
+
+
+@triton.jit
+def floor_of_share(e, s, total):
+    """floor(E * W / 2^s) of integers E < 2^32 and W < 2^60: int64."""
+    part, w, by = e.to(tl.uint64), total.to(tl.uint64), tl.minimum(s, 127).to(tl.uint64)
+    high, low = tl.umulhi(part, w), part * w
+    near, far = tl.maximum(tl.minimum(by, 63), 1), tl.maximum(by, 64) - 64
+    return tl.where(by < 64, (high << (64 - near)) | (low >> near), high >> far).to(tl.int64)
+# fmt: on

@@ -1,0 +1,472 @@
+"""The steps of a row whose set need not be a prefix: each is what its plain rule in `tirage.operators` says.
+
+A step finds by which numbers tokens stay, and `remove` lists those. SPEC.md rules S-O1 ... S-O15.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.entropy import factor_at, is_dynamic, scaled
+from tirage.backends.torch.kernels.layout import PROGRAM, constant
+from tirage.backends.torch.kernels.ordered import (
+    entropy_prefix,
+    put_in_order,
+    rank_first,
+    tail_free_prefix,
+    zipf_prefix,
+)
+from tirage.backends.torch.kernels.rule import (
+    NO_ID,
+    exponent_of,
+    key_of,
+    log2_fixed,
+    target_of,
+    value_of,
+)
+from tirage.backends.torch.kernels.sets import (
+    ALL,
+    BASE,
+    BASIS,
+    CONSTANT,
+    CUT_ID,
+    CUT_KEY,
+    CUT_LEFT,
+    CUT_TOKEN,
+    FLOOR,
+    GOAL,
+    IS_LEVELED,
+    IS_LISTED,
+    IS_ONE,
+    IS_REMOVED,
+    IS_SIGMA,
+    IS_STALE,
+    IS_WEIGHED,
+    JOINT,
+    KEPT,
+    KEPT_LOW,
+    KEPT_TOP,
+    LARGEST,
+    LEAST,
+    LEAST_WEIGHT,
+    LEFT,
+    LEVEL,
+    LIMIT,
+    LOW_KEY,
+    MEAN,
+    NEVER,
+    NUMBER,
+    REACHING,
+    REMOVED,
+    SCALE,
+    STAGES,
+    SUMS_AT,
+    TARGET,
+    TOP_KEY,
+    TRIMMED,
+    UNCUT,
+    WHOLE,
+    cut_at,
+    keep,
+    put,
+    scales_of,
+    sum_set,
+    weights_at,
+    word,
+)
+from tirage.backends.torch.kernels.thresholds import (
+    is_xtc,
+    judged,
+    least_by_logit,
+    mean_of,
+    quotient,
+    share_of,
+    sum_128,
+)
+from tirage.operators import END, FIRST_FILTER
+from tirage.operators.adaptive_p import ADAPTIVE_P
+from tirage.operators.epsilon import EPSILON
+from tirage.operators.eta import ETA
+from tirage.operators.min_keep import FLOORED
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.mirostat import MIROSTAT, MIROSTAT_V2
+from tirage.operators.p_less import P_LESS
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.tfs import TFS
+from tirage.operators.top_a import TOP_A
+from tirage.operators.top_h import TOP_H
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
+from tirage.operators.top_p import RULES, TOP_P
+from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
+from tirage.operators.xtc import XTC, XTC_TIES_KEPT
+
+(
+    _GREEDY, _TEMPERATURE, _LISTED, _TOP_K, _TOP_P, _MIN_P, _MIN_P_LOGIT, _EPSILON, _ETA, _P_LESS, _SIGMA, _TOP_A,
+    _TOP_H, _TFS, _TYPICAL, _BY_RANK, _XTC, _XTC_TIES_KEPT, _MIROSTAT, _MIROSTAT_V2, _ADAPTIVE_P,
+) = (
+    tl.constexpr(int(op)) for op in (
+        GREEDY, TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TOP_K, TOP_P, MIN_P, MIN_P_LOGIT, EPSILON, ETA, P_LESS,
+        TOP_N_SIGMA, TOP_A, TOP_H, TFS, TYPICAL, TYPICAL_BY_RANK, XTC, XTC_TIES_KEPT, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P,
+    )
+)  # fmt: skip
+(
+    _FLOORED_TOP_P, _FLOORED_MIN_P, _FLOORED_LOGIT, _FLOORED_TYPICAL, _FLOORED_BY_RANK, _FLOORED_XTC,
+    _FLOORED_TIES_KEPT,
+) = (
+    tl.constexpr(int(FLOORED[op])) for op in (
+        TOP_P, MIN_P, MIN_P_LOGIT, TYPICAL, TYPICAL_BY_RANK, XTC, XTC_TIES_KEPT,
+    )
+)  # fmt: skip
+_TRUNCATED = tl.constexpr(RULES.index("truncated"))
+_END, _FIRST_FILTER = tl.constexpr(END), tl.constexpr(FIRST_FILTER)
+_FIRST = tl.constexpr(100)
+"""How many of the first tokens top-h and Mirostat 1 look at."""
+
+
+# --- what the steps are -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def base_of(op):
+    """The operation without the number of tokens that it leaves at least."""
+    base = tl.where(op == _FLOORED_TOP_P, _TOP_P, tl.where(op == _FLOORED_MIN_P, _MIN_P, op))
+    base = tl.where(op == _FLOORED_LOGIT, _MIN_P_LOGIT, tl.where(op == _FLOORED_TYPICAL, _TYPICAL, base))
+    base = tl.where(op == _FLOORED_BY_RANK, _BY_RANK, tl.where(op == _FLOORED_XTC, _XTC, base))
+    return tl.where(op == _FLOORED_TIES_KEPT, _XTC_TIES_KEPT, base)
+
+
+@triton.jit
+def floor_of(step_ptr):
+    """How many tokens a step leaves at least, int64; 0 where that is not asked for (S-O11)."""
+    op = tl.load(step_ptr)
+    at = tl.where((op == _FLOORED_MIN_P) | (op == _FLOORED_LOGIT), 2, 0)
+    at = tl.where((op == _FLOORED_TYPICAL) | (op == _FLOORED_BY_RANK), 3, at)
+    at = tl.where((op == _FLOORED_TOP_P) | (op == _FLOORED_XTC) | (op == _FLOORED_TIES_KEPT), 5, at)
+    return tl.load(step_ptr + at, mask=at > 0, other=0)
+
+
+@triton.jit
+def is_joint(meta_ptr, steps):
+    """Whether a top-p of the row judges the set that the temperature saw."""
+    found = tl.full((), 0, tl.int32)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        is_top_p = base_of(tl.load(step_ptr)) == _TOP_P
+        found += (is_top_p & (tl.load(step_ptr + 4) > 0)).to(tl.int32)
+    return found
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+# fmt: off
+@triton.jit
+def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, size, TILE: tl.constexpr):
+    """One step on the set; `is_on` says whether XTC removes something.
+
+    Every loop over tokens stands once in all that is called here: kernels are compiled where they are used.
+    """
+    op = base_of(tl.load(step_ptr))
+    is_off = (op == _END) | (is_xtc(op) & (is_on == 0))
+    is_cut = (op != _TEMPERATURE) & (is_dynamic(op) == 0) & (op != _ADAPTIVE_P) & (is_off == 0) & (op >= _FIRST_FILTER)
+    is_stale = (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
+    if is_stale | is_dynamic(op) | (op == _ADAPTIVE_P) | (is_cut & needs_sums(op)):
+        sum_set(x_ptr, list_ptr, state_ptr, op, is_dynamic(op), size, TILE)
+        if is_stale:
+            put(state_ptr, BASE, word(state_ptr, UNCUT))
+            put(state_ptr, IS_STALE, tl.full((), 0, tl.int64))
+            tl.debug_barrier()
+    number, removed = word(state_ptr, NUMBER), word(state_ptr, REMOVED)
+    if is_cut:
+        if (op == _TOP_K) & (tl.load(step_ptr + 1) >= number):
+            # All stay but those at -inf in llama.cpp's list.
+            tl.debug_barrier()
+            put(state_ptr, REMOVED, tl.minimum(removed, tl.load(step_ptr + 1) - number))
+            tl.debug_barrier()
+        else:
+            cut_set(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE)
+    elif (op == _TEMPERATURE) | is_dynamic(op):
+        change_temperature(state_ptr, op, step_ptr)
+    elif op == _ADAPTIVE_P:
+        put(state_ptr, TARGET, tl.load(step_ptr + 1))
+        put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))
+        tl.debug_barrier()
+
+
+@triton.jit
+def needs_sums(op):
+    """Whether a step that removes tokens follows from the mass of the set, or more sums of it."""
+    return (op != _GREEDY) & (op != _TOP_K) & (op != _MIN_P) & (op != _MIN_P_LOGIT) & (is_by_rank(op) == 0)
+
+
+@triton.jit
+def is_by_rank(op):
+    """Whether a step keeps a number of the first tokens that follows from their weights in order."""
+    return (op == _TOP_H) | (op == _MIROSTAT) | (op == _TFS)
+
+
+@triton.jit
+def change_temperature(state_ptr, op, step_ptr):
+    """Weights count from the largest logit of the set, at the step's temperature, or at that of the set's entropy."""
+    c, scale, top = constant(step_ptr, 1), constant(step_ptr, 2), word(state_ptr, TOP_KEY)
+    if is_dynamic(op):
+        number = word(state_ptr, NUMBER) + tl.where(op == _LISTED, word(state_ptr, REMOVED), 0)
+        factor = factor_at(step_ptr, number, state_ptr + SUMS_AT)
+        c, scale = scaled(step_ptr, 1, factor), scaled(step_ptr, 2, factor)
+    tl.debug_barrier()
+    put(state_ptr, BASIS, top)
+    put(state_ptr, CONSTANT, c.to(tl.int32, bitcast=True))
+    put(state_ptr, SCALE, scale.to(tl.int32, bitcast=True))
+    put(state_ptr, IS_STALE, top * 0 + 1)
+    tl.debug_barrier()
+
+
+# --- how a step cuts --------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def thresholds_of(state_ptr, op, step_ptr):
+    """(least weight, greatest exponent or distance, least key) of which a token that a step keeps has one.
+
+    The largest logit stays. A step that is no threshold keeps nothing by weight or exponent here, and tail-free, which
+    lists its set first, all of it.
+    """
+    high, zero = word(state_ptr, TOP_KEY).to(tl.int32), tl.full((), 0, tl.int64)
+    m, c, _, _ = scales_of(state_ptr)
+    total, largest = word(state_ptr, SUMS_AT + 1), word(state_ptr, LARGEST)
+    least, limit, key = zero + NEVER, zero - 1, high
+    if op == _TFS:
+        limit = zero + ALL
+    elif op == _MIN_P:
+        limit = exponent_of(value_of(high), m, c) + tl.load(step_ptr + 1)
+    elif op == _MIN_P_LOGIT:
+        key = least_by_logit(step_ptr, high)
+    elif op == _TOP_A:
+        least = least_of_top_a(step_ptr, largest, total)
+    elif op == _MIROSTAT_V2:
+        least = least_surprising(tl.load(step_ptr + 1), largest, total)
+    elif is_xtc(op):
+        least = share_of(op, step_ptr, total)
+    elif (op == _EPSILON) | (op == _ETA) | (op == _P_LESS) | (op == _SIGMA):
+        limit, least = judged(op, step_ptr, total, state_ptr + SUMS_AT)
+    return least, limit, key
+
+
+@triton.jit
+def goal_of(state_ptr, op, step_ptr):
+    """What the first tokens must reach that a step keeps, int64: a mass or a number, `NEVER` for the last token, or 0
+    where the step does not cut so."""
+    total, number = word(state_ptr, SUMS_AT + 1), word(state_ptr, NUMBER)
+    a, b = tl.load(step_ptr + 1), tl.load(step_ptr + 2)
+    goal = tl.full((), 0, tl.int64)
+    if op == _TOP_P:
+        judged_on = tl.where(tl.load(step_ptr + 4) > 0, word(state_ptr, BASE), total)
+        goal = target_of(a, judged_on, b)
+        goal = tl.where(goal <= total, goal, NEVER)
+    elif (op == _TYPICAL) | (op == _BY_RANK):
+        goal = target_of(a, total, tl.where(b > 0, 1, 0))
+    elif op == _TOP_K:
+        goal = a
+    elif op == _GREEDY:
+        goal += 1
+    elif (op == _TOP_H) | (op == _MIROSTAT):
+        goal = tl.minimum(number, _FIRST)
+    elif is_xtc(op):
+        goal += NEVER
+    return goal
+
+
+@triton.jit
+def stages_of(op, step_ptr):
+    """In how many stages the last token that a step keeps is looked for: 1 by level, 2 by key, 3 by id."""
+    is_truncated = (op == _TOP_P) & (tl.load(step_ptr + 2) == _TRUNCATED)
+    ties = ((op == _TOP_K) & (tl.load(step_ptr + 2) > 0)) | ((op == _TOP_P) & (tl.load(step_ptr + 3) > 0))
+    return tl.where(op == _TYPICAL, 1, tl.where((ties & (is_truncated == 0)) | (op == _XTC_TIES_KEPT), 2, 3))
+
+
+@triton.jit
+def cut_set(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
+    """Lists what a step keeps of the set.
+
+    There are two turns where the first says which tokens the second keeps: where the step leaves a least number of
+    tokens, or a number that follows from the first tokens.
+    """
+    begin_cut(state_ptr, op, step_ptr)
+    turns = tl.where(is_by_rank(op) | (word(state_ptr, FLOOR) > 1), 2, 1)
+    for turn in range(turns):
+        if word(state_ptr, GOAL) > 0:
+            cut_at(x_ptr, list_ptr, state_ptr, size, TILE)
+            apply_cut(x_ptr, state_ptr, op, step_ptr, turn)
+        is_first = (turn == 0) & (turns == 2)
+        into_at = tl.where(is_first & is_by_rank(op) & (op != _TFS), few_at, 0)
+        keep(
+            x_ptr, list_ptr, into_at, state_ptr, ((is_first == 0) | is_by_rank(op)).to(tl.int32), size, TILE
+        )
+        if is_first:
+            if is_by_rank(op):
+                keep_prefix(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE)
+            else:
+                keep_enough(state_ptr)
+    settle(state_ptr, op)
+
+
+@triton.jit
+def begin_cut(state_ptr, op, step_ptr):
+    """Writes by what the step keeps tokens, before it looks for a cut."""
+    is_leveled, mean = (op == _TYPICAL) | (op == _BY_RANK), tl.full((), 0, tl.int64)
+    if is_leveled:
+        mean = mean_of(state_ptr + SUMS_AT)
+    least, limit, key = thresholds_of(state_ptr, op, step_ptr)
+    goal = goal_of(state_ptr, op, step_ptr)
+    tl.debug_barrier()
+    put(state_ptr, LEAST, least)
+    put(state_ptr, LIMIT, limit)
+    put(state_ptr, LEVEL, goal * 0 + ALL)
+    put(state_ptr, CUT_KEY, key)
+    put(state_ptr, CUT_ID, goal * 0 + NO_ID)
+    put(state_ptr, MEAN, mean)
+    put(state_ptr, IS_SIGMA, op == _SIGMA)
+    put(state_ptr, IS_REMOVED, is_xtc(op))
+    put(state_ptr, GOAL, goal)
+    put(state_ptr, IS_WEIGHED, (op == _TOP_P) | is_leveled)
+    put(state_ptr, IS_LEVELED, is_leveled)
+    put(state_ptr, STAGES, stages_of(op, step_ptr))
+    put(state_ptr, LEAST_WEIGHT, tl.where(is_xtc(op), least, 0))
+    put(state_ptr, FLOOR, floor_of(step_ptr))
+    put(state_ptr, CUT_TOKEN, goal * 0 - 1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def apply_cut(x_ptr, state_ptr, op, step_ptr, turn):
+    """Writes by what the step keeps tokens, once its cut is found in this turn."""
+    level, last_id, stages = word(state_ptr, LEVEL), word(state_ptr, CUT_ID), word(state_ptr, STAGES)
+    rest, reaching, is_removed = word(state_ptr, GOAL), word(state_ptr, REACHING), word(state_ptr, IS_REMOVED)
+    least, is_leveled = word(state_ptr, LEAST), word(state_ptr, IS_LEVELED)
+    trimmed, left = word(state_ptr, CUT_TOKEN), tl.full((), 0, tl.int64)
+    if is_removed != 0:
+        # Before the id 0 there is none: with all ties kept, only greater keys go. One token alone stays.
+        last_id = tl.where(stages == 2, -1, last_id - 1)
+        least, is_removed = tl.where(reaching < 2, 0, least), (reaching > 1).to(tl.int64)
+    elif (op == _TOP_P) & (turn == 0):
+        if tl.load(step_ptr + 2) == _TRUNCATED:
+            # The last token keeps of its weight what is needed.
+            m, c, before, before_left = scales_of(state_ptr)
+            x = tl.load(x_ptr + last_id)
+            _, w = weights_at(last_id, x, key_of(x), m, c, before, before_left)
+            trimmed, left = last_id, tl.minimum(rest, w)
+        last_id = tl.where(tl.load(step_ptr + 3) > 0, NO_ID, last_id)
+    tl.debug_barrier()
+    put(state_ptr, LEAST, least)
+    put(state_ptr, LIMIT, tl.where(is_leveled != 0, tl.where(stages == 1, level, level - 1), -1))
+    put(state_ptr, LEVEL, tl.where(is_leveled != 0, level, ALL))
+    put(state_ptr, CUT_ID, last_id)
+    put(state_ptr, IS_REMOVED, is_removed)
+    put(state_ptr, CUT_TOKEN, trimmed)
+    put(state_ptr, CUT_LEFT, left)
+    put(state_ptr, GOAL, rest * 0)
+    tl.debug_barrier()
+
+
+@triton.jit
+def keep_enough(state_ptr):
+    """Where a step would leave fewer tokens than its least number, the first so many stay in their place, or all."""
+    number, before, floor = word(state_ptr, KEPT), word(state_ptr, NUMBER), word(state_ptr, FLOOR)
+    is_removed = word(state_ptr, IS_REMOVED)
+    tl.debug_barrier()
+    if number < tl.minimum(before, floor):
+        goal = tl.where((floor < before) & (is_removed == 0), floor, 0)
+        put(state_ptr, GOAL, goal)
+        put(state_ptr, LEAST, tl.where(goal > 0, NEVER, goal))
+        put(state_ptr, LEAST_WEIGHT, goal * 0)
+        put(state_ptr, IS_REMOVED, goal * 0)
+        put(state_ptr, IS_WEIGHED, goal * 0)
+        put(state_ptr, STAGES, goal * 0 + 3)
+        put(state_ptr, CUT_TOKEN, goal * 0 - 1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def keep_prefix(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
+    """Writes how many of the first tokens top-h, Mirostat 1 or tail-free keeps, once the first ones are listed, or all
+    of the set."""
+    goal = tl.full((), 0, tl.int64)
+    if op == _TFS:
+        put(state_ptr, IS_LISTED, goal + 1)
+        tl.debug_barrier()
+        at = put_in_order(x_ptr, list_ptr, state_ptr, planes_at, size, TILE)
+        goal += tail_free_prefix(
+            x_ptr, list_ptr + at, state_ptr, tl.load(step_ptr + 1), tl.load(step_ptr + 2), TILE
+        )
+    else:
+        number = word(state_ptr, KEPT).to(tl.int32)
+        rank_first(x_ptr, list_ptr + few_at, number)
+        if op == _TOP_H:
+            goal += entropy_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1))
+        else:
+            goal += zipf_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1), size)
+    tl.debug_barrier()
+    put(state_ptr, GOAL, goal)
+    put(state_ptr, LIMIT, goal * 0 - 1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def settle(state_ptr, op):
+    """Writes what a step has made of the set."""
+    gone, before, floor = word(state_ptr, REMOVED), word(state_ptr, NUMBER), word(state_ptr, FLOOR)
+    number, high, low = word(state_ptr, KEPT), word(state_ptr, KEPT_TOP), word(state_ptr, KEPT_LOW)
+    trimmed, left = word(state_ptr, CUT_TOKEN), word(state_ptr, CUT_LEFT)
+    # Of the tokens at -inf in llama.cpp's list XTC removes none, and top-n-sigma adds what it removes.
+    listed = tl.where(is_xtc(op), gone, tl.where(op == _SIGMA, gone + before - number, 0))
+    listed = tl.where(floor > 1, tl.maximum(listed, tl.minimum(gone, floor - before)), listed)
+    tl.debug_barrier()
+    put(state_ptr, NUMBER, number)
+    put(state_ptr, IS_LISTED, gone * 0 + 1)
+    put(state_ptr, TOP_KEY, high)
+    put(state_ptr, LOW_KEY, low)
+    put(state_ptr, REMOVED, listed)
+    if op == _GREEDY:
+        put(state_ptr, IS_ONE, gone * 0 + 1)
+    if trimmed >= 0:
+        put(state_ptr, TRIMMED, trimmed)
+        put(state_ptr, LEFT, left)
+    tl.debug_barrier()
+# fmt: on
+
+
+# --- weights as thresholds --------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def least_of_top_a(step_ptr, largest, total):
+    """ceil(E * M^2 / (W * 2^s)) of a step's operands, the largest weight and the mass: int64."""
+    e, s, m = tl.load(step_ptr + 1).to(tl.uint64), tl.load(step_ptr + 2), largest.to(tl.uint64)
+    # E * M has 72 bits, and times M 112.
+    high, low = tl.umulhi(e, m), e * m
+    high, low = high * m + tl.umulhi(low, m), low * m
+    by = tl.minimum(s, 127).to(tl.uint64)
+    near, far = tl.maximum(tl.minimum(by, 63), 1), tl.maximum(by, 64) - 64
+    is_short = by < 64
+    rest = low & ((tl.full((), 1, tl.uint64) << near) - 1)
+    rest = tl.where(is_short, rest, low | (high - ((high >> far) << far)))
+    low = tl.where(is_short, (high << (64 - near)) | (low >> near), high >> far)
+    high = tl.where(is_short, high >> near, 0)
+    high, low = sum_128(high, low, high * 0, (rest > 0).to(tl.uint64))
+    found, more = quotient(high, low, high * 0, total.to(tl.uint64))
+    return found + more.to(tl.int64)
+
+
+@triton.jit
+def least_surprising(mu, largest, total):
+    """The least weight whose surprise in the mass is at most mu, or one more than the largest: int64."""
+    least = log2_fixed(total.to(tl.uint64)) - mu
+    low, top = tl.full((), 0, tl.int64), largest + 1
+    for _ in range(42):
+        middle = (low + top) >> 1
+        reaches = (middle > low) & (log2_fixed(tl.maximum(middle, 1).to(tl.uint64)) >= least)
+        top = tl.where(reaches, middle, top)
+        low = tl.where(reaches, low, middle)
+    return top
