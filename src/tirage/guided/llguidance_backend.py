@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -21,7 +21,7 @@ import numpy as np
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint
 from tirage.guided.gbnf_to_lark import regex_lark, to_lark
-from tirage.guided.json_schema.lark import schema_lark
+from tirage.guided.json_schema.lark import may_skip, schema_lark
 from tirage.guided.matcher import Cursor, Mask
 from tirage.guided.small_constraints import is_shallow, is_small
 from tirage.guided.structural_tag_lark import tagged_lark
@@ -32,6 +32,8 @@ from tirage.workers.free_memory import return_free_memory
 from tirage.workers.large_stack import on_large_stack
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
+_SKIPS = '%llguidance {"no_forcing":true,"ignore_once":true}\n'
+"""A header by which what is ignored comes at most once in a row, so that its length keeps its bounds."""
 _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
 # The least memory that a compiled grammar was measured to take; see benchmarks/guided.py.
 _LEAST_BYTES = 160 * 1024
@@ -350,6 +352,14 @@ def explain(error: str) -> str:
     return f"cannot be enforced: {text[:300]}"
 
 
+@cache
+def ignores_once() -> bool:
+    """Whether the library, which reads over options that it does not know, knows `ignore_once`: from 1.8 on."""
+    from llguidance import LLMatcher
+
+    return bool(LLMatcher.validate_grammar('%llguidance {"ignore_once": 0}\nstart: "a"'))
+
+
 def lark_of(constraint: Constraint, special: Mapping[int, bytes] | None = None) -> str:
     """The constraint in llguidance's Lark notation; GrammarError for a grammar that cannot be translated.
 
@@ -358,7 +368,8 @@ def lark_of(constraint: Constraint, special: Mapping[int, bytes] | None = None) 
     match constraint.kind:
         case "json":
             assert constraint.schema is not None
-            return _EXACT + schema_lark(constraint.schema)
+            skips = may_skip(constraint.schema) and ignores_once()
+            return (_SKIPS if skips else _EXACT) + schema_lark(constraint.schema, skips=skips)
         case "regex":
             return _EXACT + regex_lark(constraint.expression)
         case "gbnf":

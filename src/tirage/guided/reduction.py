@@ -89,7 +89,8 @@ def is_productive(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text, given the rules that do."""
     if isinstance(node, (Sequence, Intersection)):
         for part in node.parts:
-            if isinstance(part, Terminal):
+            # Most parts are terminals or may be left out.
+            if isinstance(part, Terminal) or (isinstance(part, Repeat) and part.low == 0):
                 continue
             if not is_productive(part, alive):
                 return False

@@ -82,7 +82,7 @@ class RuleWriter:
         self.rules: dict[str, Expression] = {}
         self._written: dict[Conditions, Expression] = dict(_OF_TYPE)
         self._members: dict[Conditions, Expression | None] = dict(_OF_TYPE)
-        self.is_complete = True
+        self.is_complete, self.is_spaced, self.members = True, True, 0
         self._queue: deque[tuple[str, ValueSet]] = deque()
 
     def write(self, conditions: Conditions) -> None:
@@ -144,7 +144,7 @@ class RuleWriter:
             case Arrays():
                 return ArrayRules(self, name, one).expression()
             case Numbers():
-                return number_expression(one, name, self.add)
+                return number_expression(one, name, self.add_unspaced)
             case Booleans(values):
                 return either([terminal for value, terminal in ((True, TRUE), (False, FALSE)) if value in values])
             case Null():
@@ -172,6 +172,11 @@ class RuleWriter:
         self.rules[name] = node
         return RuleReference(name)
 
+    def add_unspaced(self, name: str, node: Expression) -> RuleReference:
+        """As `add`, for a rule inside which there is no whitespace."""
+        self.is_spaced = False
+        return self.add(name, node)
+
 
 @lru_cache(maxsize=16)
 def any_value(tokens: JsonTokens) -> Mapping[str, Expression]:
@@ -197,7 +202,7 @@ def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
             (), f"must combine its parts in fewer than {STEPS} steps; leave out oneOf, not or allOf where they are many"
         )
     rules = pruned(writer.rules, any_value(tokens), is_complete=writer.is_complete)
-    return SchemaGrammar(rules, tokens, tuple(document.ignored))
+    return SchemaGrammar(rules, tokens, writer.members, writer.is_spaced, tuple(document.ignored))
 
 
 def pruned(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from tirage.errors import GrammarError
 
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
+_SPACE = " \t\n\r"
 DEPTH = 64
 """Most levels of schemas inside each other."""
 
@@ -27,7 +28,11 @@ def parse_json(text: str, *, exact: bool = True) -> Any:
     nested too deeply, and integers of thousands of digits.
     """
     try:
-        return (_EXACT if exact else _ROUNDED).decode(text)
+        # As `decode` does it, whose patterns for whitespace take longer than this.
+        value, end = (_EXACT if exact else _ROUNDED).raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
+        if rest := text[end:].lstrip(_SPACE):
+            raise json.JSONDecodeError("Extra data", text, len(text) - len(rest))
+        return value
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise GrammarError(f"schema must be valid JSON: {error.msg} ({where})", place=where) from None

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from tirage.guided.json_schema.json_numbers import integers, numbers
 from tirage.guided.json_schema.json_strings import json_string, string_literal
+from tirage.guided.reduction import nullable
 from tirage.guided.regular.expression import (
     ANY_TEXT,
     Alternatives,
@@ -37,6 +38,7 @@ class JsonTokens:
 
     def __init__(self, whitespace: str) -> None:
         self.space = space = read_pattern(whitespace)
+        self.is_space_optional = nullable(space, set())
 
         def spaced(*parts: str | Expression) -> Terminal:
             return Terminal(sequence([LiteralText(part) if isinstance(part, str) else part for part in parts]))

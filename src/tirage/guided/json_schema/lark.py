@@ -12,9 +12,12 @@ from tirage.guided.json_schema.emission import ANY, any_value
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
 from tirage.guided.json_schema.json_tokens import ANY_INTEGER, ANY_NUMBER, ANY_STRING, JsonTokens, is_constant
 from tirage.guided.reduction import depth
+from tirage.guided.regular.charset import EVERY
 from tirage.guided.regular.expression import (
     EMPTY,
     Alternatives,
+    Chars,
+    Complement,
     Expression,
     Intersection,
     LiteralText,
@@ -30,18 +33,35 @@ from tirage.workers.cancel import checkpoint
 
 MOST_DEPTH = 2_500
 """Most rules that follow each other: llguidance recurses into them, on a stack of 64 MiB (`llguidance_backend`)."""
+FEW_MEMBERS = 32
+"""Most members that objects name where whitespace is skipped: the library, which counts the rules that each token may
+lead to, would give up at many of them."""
 EMPTY_TEXT = '""'
 _RULE, _TERMINAL = "\0", "\1"
 """Stand for the prefix before the names of rules and of terminals that many grammars have."""
 _ANY = f"{_RULE}any"
 _STRING, _SPACE = f"{_TERMINAL}S", f"{_TERMINAL}W"
 """The terminals of any string and of whitespace, which others are made of."""
+_APART = '")*+}'
+"""What a name may follow without a space; after `?` it would be read as part of the name."""
+_BARE = ('"{"', '"}"', '"["', '"]"', '"{""}"', '"[""]"', '","', '":"')
+"""The tokens of JSON, in the order of `JsonTokens.all`, as terminals between which whitespace is skipped."""
 
 
-def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") -> str:
+def may_skip(grammar: SchemaGrammar) -> bool:
+    """Whether a lexer may skip whitespace between the terminals of a grammar, which it reads faster than in each.
+
+    It may where any whitespace may be left out, and where the objects have few members.
+    """
+    return grammar.is_spaced and grammar.tokens.is_space_optional and grammar.members <= FEW_MEMBERS
+
+
+def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "", *, skips: bool = False) -> str:
     """The lines of a Lark grammar with a rule `start`; all other names begin with `prefix`.
 
-    Raises GrammarError for rules of which too many follow each other.
+    With `skips` the whitespace is what the grammar ignores between its terminals, which have then to be ignored only
+    once in a row; otherwise it is part of them. `may_skip` has to hold. Raises GrammarError for rules of which too many
+    follow each other.
     """
     rules = grammar.rules
     if len(rules) > MOST_DEPTH and (found := depth(rules, ROOT)) > MOST_DEPTH:
@@ -53,7 +73,7 @@ def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") 
     root = rules[ROOT]
     first = root.name if isinstance(root, RuleReference) and root.name != ANY else ROOT
     names[first] = start
-    known = known_names(grammar.tokens)
+    known = known_names(grammar.tokens, skips)
     writer = LarkWriter(names, grammar.tokens, known)
     lines = [writer.rule(name, node) for name, node in rules.items() if name == first or name != ROOT]
     text = known.defined("\n".join([*lines, *writer.terminals, ""]))
@@ -64,35 +84,50 @@ class KnownNames(NamedTuple):
     """The terminals of JSON, and the rule of any value, which is in most grammars.
 
     `texts` are what stands for terminals, by identity, since equality compares whole expressions; `lines` are those of
-    terminals by their names, each after those that it is in; `anything` are the rule of any value and its line.
+    terminals by their names, each after those that it is in; `anything` are the rule of any value and its line;
+    `skipped` is the line that tells what is skipped between terminals, if there is one.
     """
 
     texts: Mapping[int, str]
     lines: Mapping[str, str]
     anything: tuple[Expression, str] = EMPTY, ""
+    skipped: str = ""
 
     def defined(self, text: str) -> str:
         """The lines of a grammar with those of the terminals in them; no name begins with another."""
         for name, line in self.lines.items():
             if name in text:
                 text += line
-        return text
+        return text + self.skipped
 
 
 @lru_cache(maxsize=16)
-def known_names(tokens: JsonTokens) -> KnownNames:
-    """The names for one kind of whitespace."""
-    texts, lines = {id(ANY_STRING): f"{_STRING} "}, dict[str, str]()
-    nodes = {"N": ANY_NUMBER, "I": ANY_INTEGER} | {f"J{i}": node for i, node in enumerate(tokens.all)}
+def known_names(tokens: JsonTokens, skips: bool) -> KnownNames:
+    """The names for one kind of whitespace, which is skipped or part of the terminals."""
+    texts, lines = {id(ANY_STRING): _STRING}, dict[str, str]()
+    nodes = {"N": ANY_NUMBER, "I": ANY_INTEGER}
+    if skips:
+        texts |= zip(map(id, tokens.all), _BARE, strict=True)
+    else:
+        nodes |= {f"J{i}": node for i, node in enumerate(tokens.all)}
     for letters, node in nodes.items():
         if not isinstance(node.part, LiteralText):
             name = f"{_TERMINAL}{letters}"
-            texts[id(node)], lines[name] = f"{name} ", f"{name}:{printed(node.part, tokens)}\n"
+            texts[id(node)], lines[name] = name, f"{name}:{printed(node.part, tokens)}\n"
     for name, node in ((_STRING, ANY_STRING.part), (_SPACE, tokens.space)):
         lines[name] = f"{name}:{lark_terminal(node)}\n"
     node = any_value(tokens)[ANY]
     line = LarkWriter({ANY: _ANY}, tokens, KnownNames(texts, lines)).rule(ANY, node)
-    return KnownNames(texts, lines, (node, line))
+    skipped = f"%ignore {lark_terminal(some_of(tokens.space))}\n" if skips and tokens.space != EMPTY else ""
+    return KnownNames(texts, lines, (node, line), skipped)
+
+
+def some_of(space: Expression) -> Expression:
+    """Whitespace without the empty text: a lexer that may skip nothing would do so before each terminal."""
+    match space:
+        case Repeat(Chars() as part, 0, high):
+            return Repeat(part, 1, high)
+    return Intersection((space, Repeat(Chars(EVERY), 1, None)))
 
 
 _PRINTED: RecentlyUsed[str] = RecentlyUsed(most=512, size=1 << 16)
@@ -131,18 +166,18 @@ class LarkWriter:
         return f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
 
     def _write(self, node: Expression) -> str:
-        """An expression; a space after terminals and before rules keeps names apart, and a rule from a `?`."""
+        """An expression; there is a space before a name only where it would be read as part of what it follows."""
         # Most parts are terminals that have been written before, or name a member.
         written = self._written
         if isinstance(node, Sequence):
             text = ""
             for part in node.parts:
-                text += written.get(id(part)) or self._part(part)
+                piece = written.get(id(part)) or self._part(part)
+                # Names alone begin with a character before all that is printed.
+                text += f" {piece}" if piece < "\2" and text[-1:] not in _APART else piece
             return text
         if isinstance(node, Alternatives):
-            return "|".join([
-                (written.get(id(part)) or self._write(part)).rstrip() or EMPTY_TEXT for part in node.parts
-            ])
+            return "|".join([(written.get(id(part)) or self._write(part)) or EMPTY_TEXT for part in node.parts])
         return written.get(id(node)) or self._part(node)
 
     def _part(self, node: Expression) -> str:
@@ -151,9 +186,9 @@ class LarkWriter:
             part = node.part
             text = encode_basestring(part.text) if isinstance(part, LiteralText) else self._terminal(node)
         elif isinstance(node, RuleReference):
-            text = f" {self._names[node.name]}"
+            text = self._names[node.name]
         elif isinstance(node, Repeat):
-            return f"({self._write(node.part).rstrip() or EMPTY_TEXT}){count(node.low, node.high)}"
+            return f"({self._write(node.part) or EMPTY_TEXT}){count(node.low, node.high)}"
         elif isinstance(node, Alternatives):
             return f"({self._write(node)})"
         elif isinstance(node, Sequence):
@@ -164,12 +199,25 @@ class LarkWriter:
         return text
 
     def _terminal(self, node: Terminal) -> str:
-        part = node.part
-        # Constants, and strings but the names of one object: nobody will ask for them again.
-        is_own = is_constant(part) or (isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part)
-        body = (_print if is_own else printed)(part, self._tokens)
+        body = self._body(node.part)
         name = self._bodies.get(body)
         if name is None:
             name = self._bodies[body] = f"{_TERMINAL}T{len(self._bodies)}"
             self.terminals.append(f"{name}:{body}")
-        return f"{name} "
+        return name
+
+    def _body(self, part: Expression) -> str:
+        """The right side of a terminal."""
+        if isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part:
+            return _other_names(part) or _print(part, self._tokens)
+        # Nobody will ask for constants again.
+        return (_print if is_constant(part) else printed)(part, self._tokens)
+
+
+def _other_names(node: Intersection) -> str:
+    """All strings but the names of one object; "" if one of these has no spelling of its own as a string."""
+    _, complement = node.parts
+    assert isinstance(complement, Complement)
+    names = complement.part.parts if isinstance(complement.part, Alternatives) else (complement.part,)
+    texts = [name.text for name in names if isinstance(name, LiteralText)]
+    return f"{_STRING}&~({'|'.join(map(encode_basestring, texts))})" if len(texts) == len(names) else ""

@@ -39,6 +39,8 @@ class Rules(Protocol):
 
     expansion: Expansion
     tokens: JsonTokens
+    members: int
+    """How many members have been named in all objects."""
 
     def value(self, conditions: Conditions) -> Expression:
         """What stands for a value that satisfies the conditions."""
@@ -96,6 +98,7 @@ class ObjectRules:
             members = self._members()
             if members is None:
                 return NOTHING
+            self._rules.members += len(members)
             others = self._others()
         except LanguageError:
             raise refusal(self._objects.path, TOO_MUCH) from None
