@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import numpy as np
 
@@ -151,6 +151,8 @@ class Room:
     size: int
     mask: Mask
     """Its words without that token, where it has a word to itself."""
+    words: memoryview
+    """The same, for a look at the first of them."""
 
 
 class Rooms(threading.local):
@@ -164,8 +166,9 @@ class Rooms(threading.local):
         found = self._made.get(width)
         if found is None:
             buffer = np.zeros((width + 32) // 32, np.int32)
-            room = Room(buffer.__array_interface__["data"][0], buffer.nbytes, buffer[: -(-width // 32)])
-            found = self._made[width] = room
+            mask = buffer[: -(-width // 32)]
+            found = Room(buffer.__array_interface__["data"][0], buffer.nbytes, mask, mask.data)
+            self._made[width] = found
         return found
 
 
@@ -180,22 +183,25 @@ class SharedLexer:
 
     def __init__(self, make: Callable[[], Any], *, states: int) -> None:
         self._make, self._most, self._lock = make, states, threading.Lock()
-        self._cursors: WeakSet[LlguidanceCursor] = WeakSet()
+        # Those that have copies, as long as they live. A WeakSet takes longer to make than all the rest.
+        self._cursors: set[ref[LlguidanceCursor]] = set()
         self._states, self._watched = 0.0, 0
         self.start = make()
 
     def copy(self, matcher: Any, cursor: LlguidanceCursor) -> Any:
         """A copy of a matcher for a cursor, which lets it go when the automaton is replaced."""
         with self._lock:
-            self._cursors.add(cursor)
+            self._cursors.add(ref(cursor, self._cursors.discard))
         return matcher.deep_copy()
 
     def replace(self) -> None:
         """Begins a new automaton for all texts, as this one is full: a text that rests shall not hold it any longer."""
         with self._lock:
             self.start, self._states = self._make(), 0.0
-            for cursor in self._cursors:
-                cursor.let_go()
+            for each in [*self._cursors]:
+                cursor = each()
+                if cursor is not None:
+                    cursor.let_go()
             self._cursors.clear()
 
     def compute(self, matcher: Any, address: int, size: int) -> None:
@@ -250,7 +256,7 @@ class LlguidanceCursor:
         if self._width % 32:
             room.mask[-1] &= (1 << self._width % 32) - 1
         # Most texts may begin with a token of the first words, where the look ends.
-        return any(room.mask.data) or self.complete()
+        return any(room.words) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.

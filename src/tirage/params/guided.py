@@ -129,12 +129,11 @@ class GuidedDecodingParams(Record):
 
     def __hash__(self) -> int:
         """The hash of all fields, worked out once: grammars are cached by their constraints."""
-        try:
-            return self.memo
-        except AttributeError:
+        found = getattr(self, "memo", None)
+        if found is None:
             found = hash(_values(self))
             object.__setattr__(self, "memo", found)
-            return found
+        return found
 
     @property
     def mode(self) -> str:
