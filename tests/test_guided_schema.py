@@ -187,6 +187,33 @@ def test_no_spelling_of_a_string_slips_past_its_schema(schema: dict[str, Any], t
     assert not takes(over_bytes(json=schema), text)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": ["x@", "y"]},
+        {"const": "@"},
+        {"const": {"x@": ["@", 1]}},
+        {"type": "string", "pattern": "^x?@$"},
+        {"properties": {"x@": {"enum": ["@", 'a"@']}, 'q"@': {}}},
+        {"properties": {"x@": NULL}, "required": ["x@"], "additionalProperties": False},
+        {"patternProperties": {"^[q@]+$": NULL}},
+        {"propertyNames": {"enum": ["x@", "y"]}},
+        {"not": {"const": "@"}},
+    ],
+)
+def test_del_is_written_as_an_ordinary_character(schema: dict[str, Any]) -> None:
+    strings = [f'"{text}"' for text in ("x@", "@", "y", "*", "x*", 'a\\"@', "\\@")]
+    values = ["null", '["@",1]', *strings]
+    texts = [*values, *(f"{{{name}:{value}}}" for name in (*strings, '"q\\"@"') for value in values)]
+    found: list[list[bool]] = []
+    for char in "z\x7f":
+        grammar = over_bytes(json=json.loads(json.dumps(schema).replace("@", json.dumps(char)[1:-1])))
+        spelled = [text.replace("@", char).replace("*", f"\\u{ord(char):04x}") for text in texts]
+        found.append([takes(grammar, text) for text in spelled])
+    assert found[0] == found[1]
+    assert {True, False} == {*found[0]}
+
+
 def test_a_tuple_is_written_as_its_draft_does() -> None:
     tuples = {"type": "array", "items": [INTEGER, NULL], "additionalItems": STRING}
     for schema in (tuples, {"$schema": DRAFT_7} | tuples):

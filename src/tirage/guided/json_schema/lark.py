@@ -77,7 +77,8 @@ def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "", 
     writer = LarkWriter(names, grammar.tokens, known)
     lines = [writer.rule(name, node) for name, node in rules.items() if name == first or name != ROOT]
     text = known.defined("\n".join([*lines, *writer.terminals, ""]))
-    return text.replace(_RULE, prefix).replace(_TERMINAL, prefix.upper())
+    # A string of Lark may hold no DEL, and nothing but strings does: regular expressions spell it.
+    return text.replace(_RULE, prefix).replace(_TERMINAL, prefix.upper()).replace("\x7f", "\\u007f")
 
 
 class KnownNames(NamedTuple):
