@@ -30,14 +30,20 @@ class RecentlyUsed(Generic[V]):
 
         An error of `make` is raised and nothing is kept. Two threads that ask at once may both make it.
         """
+        found = self.find(key)
+        if found is None:
+            found = make()
+            self.put(key, found, size(found))
+        return found
+
+    def find(self, key: Hashable) -> V | None:
+        """The value of a key if it is kept."""
         with self._lock:
             found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found[0]
-        made = make()
-        self.put(key, made, size(made))
-        return made
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
 
     def put(self, key: Hashable, value: V, size: int) -> None:
         """Keeps a value in place of any other of its key."""

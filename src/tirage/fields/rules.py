@@ -230,10 +230,12 @@ class Text(Plain):
             return None
         if not isinstance(value, str):
             raise BrokenRuleError(self.text, value)
-        checked = string(value)
+        # Most text is ASCII, which takes as many bytes.
+        is_plain = type(value) is str and value.isascii() and value != ""
+        checked = value if is_plain else string(value)
         if not self.nul and "\0" in checked:
             raise BrokenRuleError("free of NUL characters", value)
-        if len(checked.encode()) > self.max_bytes:
+        if len(checked if is_plain else checked.encode()) > self.max_bytes:
             raise BrokenRuleError(f"at most {self.max_bytes} bytes", value)
         return checked
 

@@ -100,25 +100,20 @@ class Compiler:
             with self._lock:
                 if (grammar := self._find(guided)) is not None:
                     return grammar
-                other = self._compiled_elsewhere(guided)
+                # Another thread may be compiling it.
+                is_pending = guided in self._pending
+                other = (self._pending[guided] or Future()) if is_pending else None
+                self._pending[guided] = other
+                if not is_pending:
+                    self._measure(*self._due())
             if other is None:
                 return self._compile_for_all(guided)
             # The other compilation may be cancelled; then this one tries again.
             with contextlib.suppress(CancelledError):
                 return outcome(other)
 
-    def _compiled_elsewhere(self, guided: GuidedDecodingParams) -> Future[Grammar] | None:
-        """The outcome of the compilation in another thread; None if there is none, and this one shall compile it."""
-        if guided not in self._pending:
-            self._pending[guided] = None
-            return None
-        found = self._pending[guided] = self._pending[guided] or Future()
-        return found
-
     def _compile_for_all(self, guided: GuidedDecodingParams) -> Grammar:
         """The grammar, compiled for all threads that wait for it; of errors only GrammarError is shared."""
-        with self._lock:
-            self._measure(*self._due())
         try:
             grammar = self._compile(guided)
         except BaseException as error:
@@ -197,9 +192,11 @@ class Compiler:
         raise first
 
     def _compile_with(self, name: str, constraint: Constraint) -> Grammar:
-        with self._lock:
-            backend = self._backends.get(name) or BACKENDS[name](self.vocabulary)
-            self._backends[name] = backend
+        backend = self._backends.get(name)
+        if backend is None:
+            with self._lock:
+                backend = self._backends.get(name) or BACKENDS[name](self.vocabulary)
+                self._backends[name] = backend
         start, size = backend.compile(constraint)
         ignored = constraint.schema.ignored if constraint.schema is not None else ()
         return Grammar(self.vocabulary, name, size, start, ignored)

@@ -100,7 +100,7 @@ def is_productive(node: Expression, alive: set[str]) -> bool:
     if isinstance(node, Repeat):
         return node.low == 0 or is_productive(node.part, alive)
     if isinstance(node, Alternatives):
-        return any(isinstance(part, Terminal) or is_productive(part, alive) for part in node.parts)
+        return Terminal in map(type, node.parts) or any(is_productive(part, alive) for part in node.parts)
     return bool(node.ranges) if isinstance(node, Chars) else True
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import partial
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any
 
 from tirage.errors import ParamsError
@@ -142,10 +144,12 @@ class GuidedDecodingParams(Record):
 
 
 _values = attrgetter(*specs(GuidedDecodingParams))
+_constraints = attrgetter(*MODES)
+_is_given = partial(is_not, None)
 
 
 def _modes(guided: GuidedDecodingParams) -> list[str]:
-    return [mode for mode in MODES if getattr(guided, mode) is not None]
+    return [*compress(MODES, map(_is_given, _constraints(guided)))]
 
 
 def _check_choices(choice: Sequence[str]) -> None:

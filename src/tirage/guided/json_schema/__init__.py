@@ -45,7 +45,12 @@ def compile_schema(text: str, whitespace: str = "", *, strict: bool = False) -> 
     that has an invalid value or cannot be enforced exactly, for a reference that leaves the schema or points nowhere,
     and for a schema that no value satisfies.
     """
-    return _KEPT.get((text, whitespace, strict), lambda: _compile(text, whitespace, strict), lambda _: len(text))
+    key = text, whitespace, strict
+    found = _KEPT.find(key)
+    if found is None:
+        found = _compile(text, whitespace, strict)
+        _KEPT.put(key, found, len(text))
+    return found
 
 
 def forget_schemas() -> None:

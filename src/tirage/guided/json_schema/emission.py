@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import chain
 
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.array_rules import ArrayRules
@@ -91,15 +90,14 @@ class RuleWriter:
         self.rules[ROOT] = NOTHING
         self.rules[ROOT] = self.value(conditions)
         while self._queue:
-            self.write_rule(*self._queue.popleft())
+            name, values = self._queue.popleft()
+            self.rules[name] = self._any_of(name, values)
 
-    def write_rule(self, name: str, values: ValueSet) -> None:
-        """Writes the rule of some values."""
-        self.rules[name] = self._any_of(name, values)
-
-    def refer(self, conditions: Conditions, name: str) -> None:
-        """Lets a rule stand for the values that satisfy the conditions."""
+    def write_as(self, name: str, conditions: Conditions, values: ValueSet) -> None:
+        """Writes the rule of some values, which stands for those that satisfy the conditions."""
+        self.rules[name] = NOTHING
         self._written[conditions] = RuleReference(name)
+        self.rules[name] = self._any_of(name, values)
 
     def value(self, conditions: Conditions) -> Expression:
         """A reference to the rule of the values that satisfy the conditions, or the terminal that they are."""
@@ -133,7 +131,11 @@ class RuleWriter:
         return RuleReference(name)
 
     def _any_of(self, name: str, values: ValueSet) -> Expression:
-        return either([self._one(f"{name}_{i}", one) for i, one in enumerate(chain(*values.values()))])
+        parts: list[Expression] = []
+        for each in values.values():
+            for one in each:
+                parts.append(self._one(f"{name}_{len(parts)}", one))
+        return either(parts)
 
     def _one(self, name: str, one: Values) -> Expression:
         match one:
@@ -182,9 +184,7 @@ class RuleWriter:
 def any_value(tokens: JsonTokens) -> Mapping[str, Expression]:
     """The rules of any value, of which the first is `ANY`: the same in every grammar."""
     writer = RuleWriter(Expansion(Document(True)), tokens)
-    writer.rules[ANY] = NOTHING
-    writer.refer(ANYTHING, ANY)
-    writer.write_rule(ANY, EVERYTHING)
+    writer.write_as(ANY, ANYTHING, EVERYTHING)
     return writer.rules
 
 
@@ -213,13 +213,13 @@ def pruned(
     `is_complete` says that all alternatives in rules that lead to some text do so, too.
     """
     alive = set(known)
-    left, size = [name for name in rules if name not in alive], -1
+    left, size = list(rules), -1
     # Most rules come before those they refer to, and those of runs of members after them.
     while left and len(left) != size:
         size, names, left = len(left), reversed(left), []
         for name in names:
             checkpoint()
-            if is_productive(rules[name], alive):
+            if name in alive or is_productive(rules[name], alive):
                 alive.add(name)
             else:
                 left.append(name)

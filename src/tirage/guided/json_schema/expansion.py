@@ -103,8 +103,12 @@ class Expansion:
         return found
 
     def _values(self, conditions: Conditions) -> ValueSet:
+        if len(conditions) == 1:
+            (condition,) = conditions
+            found = self._set(self._plain(condition))
+            return found if found is EVERYTHING else self._without_empty(found, 0)
         # In a known order, or the error for one of several wrong references would change from run to run.
-        plain = {*map(self._plain, sorted(conditions, key=_place) if len(conditions) > 1 else conditions)}
+        plain = {*map(self._plain, sorted(conditions, key=_place))}
         if len(plain) == 1:
             found = self._set(plain.pop())
         else:
@@ -304,8 +308,12 @@ class Expansion:
         """The sets of values without those that are known to be empty, which is looked for `depth` levels deep."""
         found: dict[str, tuple[Values, ...]] = {}
         for kind, each in sets.items():
-            left = each if each is EVERYTHING[kind] else tuple([one for one in each if not self._is_empty(one, depth)])
-            if left:
+            if each is EVERYTHING[kind]:
+                found[kind] = each
+            elif len(each) == 1:
+                if not self._is_empty(each[0], depth):
+                    found[kind] = each
+            elif left := tuple([one for one in each if not self._is_empty(one, depth)]):
                 found[kind] = left
         return found
 
@@ -344,7 +352,9 @@ class Expansion:
             if not one.required:
                 return False
             self._steps.take(len(one.required) // 4)
-            needed = [self.member(one, name) for name in one.required]
+            needed: list[Conditions] = []
+            for name in one.required:
+                needed.append(self.member(one, name))
             if not depth:
                 return any(map(NEVER.issubset, needed))
             return any(self.is_nothing(each, depth) for each in needed)

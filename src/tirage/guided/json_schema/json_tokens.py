@@ -104,6 +104,8 @@ def other_strings(texts: Sequence[str]) -> Terminal:
     """All strings but some, each of which is given once."""
     if not texts:
         return ANY_STRING
-    parts = [string(text).part for text in texts]
+    parts: list[Expression] = []
+    for text in texts:
+        parts.append(string(text).part)
     listed = Alternatives(tuple(parts)) if len(parts) > 1 else parts[0]
     return Terminal(Intersection((ANY_STRING.part, Complement(listed))))

@@ -67,15 +67,20 @@ def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "", 
     if len(rules) > MOST_DEPTH and (found := depth(rules, ROOT)) > MOST_DEPTH:
         rule = f"must lead from schema to schema in at most about {MOST_DEPTH:,} steps, got {found:,}"
         raise GrammarError(f"schema {rule}; let schemas refer to each other in fewer steps")
-    names = {name: f"{_RULE}r{i}" for i, name in enumerate(rules)}
-    names[ANY] = _ANY
+    names = {ANY: _ANY}
+    for name in rules:
+        if name != ANY:
+            names[name] = f"{_RULE}r{len(names)}"
     # Where the first rule only refers to another, that one is the start.
     root = rules[ROOT]
     first = root.name if isinstance(root, RuleReference) and root.name != ANY else ROOT
     names[first] = start
     known = known_names(grammar.tokens, skips)
     writer = LarkWriter(names, grammar.tokens, known)
-    lines = [writer.rule(name, node) for name, node in rules.items() if name == first or name != ROOT]
+    lines: list[str] = []
+    for name, node in rules.items():
+        if name == first or name != ROOT:
+            lines.append(writer.rule(name, node))
     text = known.defined("\n".join([*lines, *writer.terminals, ""]))
     # A string of Lark may hold no DEL, and nothing but strings does: regular expressions spell it.
     return text.replace(_RULE, prefix).replace(_TERMINAL, prefix.upper()).replace("\x7f", "\\u007f")
@@ -178,7 +183,10 @@ class LarkWriter:
                 text += f" {piece}" if piece < "\2" and text[-1:] not in _APART else piece
             return text
         if isinstance(node, Alternatives):
-            return "|".join([(written.get(id(part)) or self._write(part)) or EMPTY_TEXT for part in node.parts])
+            pieces: list[str] = []
+            for part in node.parts:
+                pieces.append((written.get(id(part)) or self._write(part)) or EMPTY_TEXT)
+            return "|".join(pieces)
         return written.get(id(node)) or self._part(node)
 
     def _part(self, node: Expression) -> str:
@@ -200,19 +208,19 @@ class LarkWriter:
         return text
 
     def _terminal(self, node: Terminal) -> str:
-        body = self._body(node.part)
+        part = node.part
+        if isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part:
+            body = _other_names(part) or _print(part, self._tokens)
+        elif is_constant(part):
+            # Nobody will ask for constants again.
+            body = _print(part, self._tokens)
+        else:
+            body = printed(part, self._tokens)
         name = self._bodies.get(body)
         if name is None:
             name = self._bodies[body] = f"{_TERMINAL}T{len(self._bodies)}"
             self.terminals.append(f"{name}:{body}")
         return name
-
-    def _body(self, part: Expression) -> str:
-        """The right side of a terminal."""
-        if isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part:
-            return _other_names(part) or _print(part, self._tokens)
-        # Nobody will ask for constants again.
-        return (_print if is_constant(part) else printed)(part, self._tokens)
 
 
 def _other_names(node: Intersection) -> str:
@@ -220,5 +228,9 @@ def _other_names(node: Intersection) -> str:
     _, complement = node.parts
     assert isinstance(complement, Complement)
     names = complement.part.parts if isinstance(complement.part, Alternatives) else (complement.part,)
-    texts = [name.text for name in names if isinstance(name, LiteralText)]
-    return f"{_STRING}&~({'|'.join(map(encode_basestring, texts))})" if len(texts) == len(names) else ""
+    texts: list[str] = []
+    for name in names:
+        if not isinstance(name, LiteralText):
+            return ""
+        texts.append(encode_basestring(name.text))
+    return f"{_STRING}&~({'|'.join(texts)})"

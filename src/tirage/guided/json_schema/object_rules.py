@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from tirage.guided.json_schema.expansion import Expansion
@@ -61,6 +63,10 @@ class Member(NamedTuple):
     node: Sequence
     is_required: bool
     answers: frozenset[int]
+
+
+_NODE: Callable[[Member | Others], Expression] = attrgetter("node")
+_IS_REQUIRED: Callable[[Member], bool] = attrgetter("is_required")
 
 
 class Others(NamedTuple):
@@ -148,7 +154,10 @@ class ObjectRules:
     def _others(self) -> list[Others]:
         """The members whose names are not listed, by the patterns that their names match."""
         objects, found, names, allowed = self._objects, [], self._listed, self._allowed
-        patterns = [pattern for each in objects.members for pattern, _ in each.patterns]
+        patterns: list[Expression] = []
+        for each in objects.members:
+            if each.patterns:
+                patterns += [pattern for pattern, _ in each.patterns]
         if not patterns and allowed is None and not objects.some:
             value = self._rules.member(self._conditions(()))
             node = None if value is None else Sequence((other_strings(names), self._tokens.colon, value))
@@ -201,7 +210,7 @@ class ObjectRules:
 
     def _uncounted(self, members: list[Member], others: list[Others], *, is_some: bool) -> Expression:
         tokens = self._tokens
-        required = [member.is_required for member in members]
+        required = [*map(_IS_REQUIRED, members)]
         if True not in required:
             body = self._all_optional(members, others)
             empty = [] if is_some else [tokens.empty_object]
@@ -227,13 +236,13 @@ class ObjectRules:
         """Any number of other members, a comma before each."""
         if not others:
             return EMPTY
-        return Repeat(Sequence((self._tokens.comma, either([each.node for each in others]))), 0, None)
+        return Repeat(Sequence((self._tokens.comma, either([*map(_NODE, others)]))), 0, None)
 
     def _all_optional(self, members: list[Member], others: list[Others]) -> Expression:
         """At least one member, of which none is required."""
         rest = self._more(others)
         starts = [self._some_of(members, 0, len(members))[0]] if members else []
-        starts += [either([each.node for each in others])] if others else []
+        starts += [either([*map(_NODE, others)])] if others else []
         return sequence([either(starts), rest]) if starts else NOTHING
 
     def _some_of(self, members: list[Member], start: int, end: int) -> tuple[Expression, Expression]:

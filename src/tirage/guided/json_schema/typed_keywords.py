@@ -280,8 +280,11 @@ def members(keys: dict[str, Any], node: Node) -> Members:
     patterns: list[tuple[Expression, Conditions]] = []
     for pattern, inner in keys.get("patternProperties", {}).items():
         patterns.append((pattern_of(pattern, (*node.path, "patternProperties", pattern)), holds(inner)))
+    named: dict[str, Conditions] = {}
+    for name, inner in keys.get("properties", {}).items():
+        named[name] = holds(inner)
     return Members(
-        named={name: holds(inner) for name, inner in keys.get("properties", {}).items()},
+        named=named,
         patterns=tuple(patterns),
         others=ANYTHING if others is None else holds(others),
         evaluates_all=others is not None,
