@@ -42,9 +42,9 @@ def read_constraint(guided: GuidedDecodingParams) -> Constraint:
     """The constraint that the parameters describe; GrammarError with the place of whatever is wrong with it."""
     whitespace = read_whitespace(guided)
     closed = guided.disable_additional_properties
+    if guided.json is not None:
+        return read_json(as_text(guided.json), guided, whitespace)
     match guided.mode:
-        case "json":
-            return read_json(as_text(guided.json), guided, whitespace)
         case "json_object":
             return read_json('{"type":"object"}', guided, whitespace)
         case "regex":

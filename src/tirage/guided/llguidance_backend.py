@@ -112,10 +112,7 @@ class LlguidanceBackend:
             grammar = lark_of(constraint, self._vocabulary.special)
         rules = len(constraint.schema.rules) if constraint.schema is not None else 0
         limits = self._limits(max_items_in_row=max(ROW_ITEMS, 4 * rules))
-
-        def make() -> Any:
-            return self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
-
+        make: Callable[[], Any] = partial(self._library.LLMatcher, self._tokenizer, grammar, log_level=0, limits=limits)
         if not is_shallow(constraint):
             # Only the compilation recurses: masks, tokens, copies and the end of a matcher need no more than usual.
             make = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import compress
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import Any
 
 from tirage.errors import ParamsError
@@ -144,12 +142,14 @@ class GuidedDecodingParams(Record):
 
 
 _values = attrgetter(*specs(GuidedDecodingParams))
-_constraints = attrgetter(*MODES)
-_is_given = partial(is_not, None)
 
 
 def _modes(guided: GuidedDecodingParams) -> list[str]:
-    return [*compress(MODES, map(_is_given, _constraints(guided)))]
+    found: list[str] = []
+    for mode in MODES:
+        if getattr(guided, mode) is not None:
+            found.append(mode)
+    return found
 
 
 def _check_choices(choice: Sequence[str]) -> None:

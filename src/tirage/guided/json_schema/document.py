@@ -214,10 +214,11 @@ class Document:
         if key in self._spelled:
             check_spelling(value, path)
         if key in MAPS:
-            return {
-                name: self._read(inner, (*path, name), node.draft, node.base) if not isinstance(inner, list) else inner
-                for name, inner in value.items()
-            }
+            found: dict[str, Any] = {}
+            for name, inner in value.items():
+                is_list = isinstance(inner, list)
+                found[name] = inner if is_list else self._read(inner, (*path, name), node.draft, node.base)
+            return found
         if key in LISTS or (key == "items" and isinstance(value, list)):
             return tuple(self._read(inner, (*path, i), node.draft, node.base) for i, inner in enumerate(value))
         if key in SINGLE:

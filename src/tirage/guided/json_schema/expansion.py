@@ -51,6 +51,7 @@ SAMPLES = (
 _DEPTH = 3
 _MOST_EVALUATED = 5
 _NOTHING: ValueSet = {}
+_KNOWN: dict[Conditions, ValueSet] = {ANYTHING: EVERYTHING, **VALUES_OF_TYPE}
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _COMBINED = frozenset({
     *_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "const", "enum", "dependentSchemas", "dependentRequired",
@@ -80,7 +81,7 @@ class Expansion:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._sets: dict[Condition, ValueSet] = {}
-        self._combined: dict[Conditions, ValueSet] = {ANYTHING: EVERYTHING, **VALUES_OF_TYPE}
+        self._combined: dict[Conditions, ValueSet] = _KNOWN.copy()
         self._open: dict[Condition, bool] = {}
         self._without_text: dict[Expression, bool] = {}
         self._regions: dict[tuple[tuple[Expression, ...], tuple[str, ...]], list[Region]] = {}
@@ -105,7 +106,8 @@ class Expansion:
     def _values(self, conditions: Conditions) -> ValueSet:
         if len(conditions) == 1:
             (condition,) = conditions
-            found = self._set(self._plain(condition))
+            keywords = condition.node.keywords
+            found = self._set(self._plain(condition) if keywords and "$ref" in keywords else condition)
             return found if found is EVERYTHING else self._without_empty(found, 0)
         # In a known order, or the error for one of several wrong references would change from run to run.
         plain = {*map(self._plain, sorted(conditions, key=_place))}

@@ -18,6 +18,7 @@ from tirage.guided.regular.expression import (
     Terminal,
     choice,
     intersection,
+    is_nothing,
     sequence,
 )
 from tirage.guided.regular.python_regex import read_pattern
@@ -83,8 +84,9 @@ def either(parts: Sequence[Expression]) -> Expression:
     """One of the parts, without those that match nothing; unlike `choice`, which hashes them all, it keeps doubles."""
     if len(parts) == 1:
         return parts[0]
-    found = tuple([part for part in parts if not isinstance(part, Alternatives) or part.parts])
-    return found[0] if len(found) == 1 else Alternatives(found)
+    if Alternatives in map(type, parts):
+        parts = [part for part in parts if not is_nothing(part)]
+    return parts[0] if len(parts) == 1 else Alternatives(tuple(parts))
 
 
 def is_constant(node: Expression) -> bool:
@@ -97,7 +99,8 @@ def is_constant(node: Expression) -> bool:
 @lru_cache(maxsize=4096)
 def string(text: str) -> Terminal:
     """One string."""
-    return Terminal(string_literal(text))
+    # Identifiers, as most names are, have no character to be escaped.
+    return Terminal(LiteralText(f'"{text}"') if text.isidentifier() else string_literal(text))
 
 
 def other_strings(texts: Sequence[str]) -> Terminal:

@@ -41,7 +41,13 @@ def typed_values(node: Node) -> ValueSet:
     keys = node.keywords or {}
     types = keys.get("type")
     if isinstance(types, str):
-        return typed(("number",) if types == "integer" else (types,), keys, node, whole=types == "integer")
+        whole = types == "integer"
+        kind = "number" if whole else types
+        own = BY_TYPE.get(kind)
+        if own is None or own.isdisjoint(keys):
+            return {kind: (INTEGERS,) if whole else EVERYTHING[kind]}
+        one = described(kind, keys, node, whole=whole)
+        return {} if one is None else {kind: (one,)}
     names = EVERYTHING if types is None else types
     kinds = [kind for kind in EVERYTHING if kind in names or (kind == "number" and "integer" in names)]
     found = typed(kinds, keys, node, whole="number" not in names)
@@ -96,7 +102,7 @@ def holds(node: Node) -> Conditions:
     if found is None:
         found = NEVER if node.keywords is None else ANYTHING
         if node.keywords:
-            found = frozenset({Condition(node, holds=True)})
+            found = frozenset((Condition(node, True),))
         node.memo = found
     return found
 
@@ -282,7 +288,7 @@ def members(keys: dict[str, Any], node: Node) -> Members:
         patterns.append((pattern_of(pattern, (*node.path, "patternProperties", pattern)), holds(inner)))
     named: dict[str, Conditions] = {}
     for name, inner in keys.get("properties", {}).items():
-        named[name] = holds(inner)
+        named[name] = holds(inner) if inner.memo is None else inner.memo
     return Members(
         named=named,
         patterns=tuple(patterns),
