@@ -129,11 +129,12 @@ class GuidedDecodingParams(Record):
 
     def __hash__(self) -> int:
         """The hash of all fields, worked out once: grammars are cached by their constraints."""
-        found = getattr(self, "memo", None)
-        if found is None:
+        try:
+            return self.memo
+        except AttributeError:
             found = hash(_values(self))
             object.__setattr__(self, "memo", found)
-        return found
+            return found
 
     @property
     def mode(self) -> str:
