@@ -212,8 +212,11 @@ def store_range(row_ptr, edge_ptr, high, first, widest):
     edge, before = edges_of(edge_ptr, high)
     inside = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
     outside = tl.where(widest >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(widest, 0)))
-    tl.store(row_ptr + LOWEST, tl.where(widest < 0, inside, outside))
+    lowest = tl.where(widest < 0, inside, outside)
+    tl.store(row_ptr + LOWEST, lowest)
     tl.store(row_ptr + TOP, inside)
+    # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
+    tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
 
 
 @triton.jit
@@ -266,8 +269,7 @@ def bound(
         base_low, base_high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
         tl.store(sums_ptr + MASS_FROM, base_low)
         tl.store(sums_ptr + MASS_TO, base_high)
-        first, last = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
-        widest = tl.full((), -1, tl.int32)
+        first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
             op, is_uncut = tl.load(step_ptr), first == LANES
@@ -301,7 +303,6 @@ def bound(
                 first = tl.minimum(first, begin)
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
                 widest = tl.maximum(widest, last)
-        tl.store(row_ptr + WHOLE, 1, mask=first == LANES)
         store_range(row_ptr, bins_ptr, high, first, widest)
         # The next draw counts from 0.
         tl.debug_barrier()
