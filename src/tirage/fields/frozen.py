@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 MAX_DEPTH = 64
 MAX_INTEGER_BITS = 1024
+_TOO_DEEP = f"nested at most {MAX_DEPTH} deep"
 
 
 class NotPlainError(ValueError):
     """A value that JSON cannot hold; `args` are the path to it, the rule and the value."""
+
+
+_AS_JSON = object()
+"""In place of the key of a dict whose JSON text has not been asked for."""
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -29,13 +34,19 @@ class FrozenDict(dict[Any, Any]):
     `isinstance(x, dict)` see an ordinary dict.
     """
 
-    __slots__ = ("key",)
-    key: Hashable
+    __slots__ = ("_key",)
 
     def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]], key: Hashable = None) -> None:
         super().__init__(items)
         # dataclasses.asdict rebuilds mappings from pairs alone.
-        self.key = repr(self) if key is None else key
+        self._key = repr(self) if key is None else key
+
+    @property
+    def key(self) -> Hashable:
+        """What the dict is compared and hashed by; that of one inside another is made when it is asked for."""
+        if self._key is _AS_JSON:
+            self._key = json_text(self)
+        return self._key
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.key)
@@ -83,7 +94,12 @@ def freeze_mapping(value: Mapping[str, Any], *, sort: bool) -> FrozenDict:
     `sort` orders the keys at every level, for mappings whose order means nothing. A JSON schema keeps its
     order: it decides the order in which an object's properties are generated.
     """
-    return _freeze_items(value, "", 0, sort)
+    try:
+        items = _frozen_items(value, 0, sort)
+    except NotPlainError as error:
+        where, rule, part = error.args
+        raise NotPlainError(where[:40] if rule == _TOO_DEEP else where, rule, part) from None
+    return FrozenDict(items, json_text(items))
 
 
 def thaw(value: Any) -> Any:
@@ -95,49 +111,77 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def _freeze(value: Any, where: str, depth: int, sort: bool) -> Any:
-    if depth > MAX_DEPTH:
-        raise NotPlainError(where[:40], f"nested at most {MAX_DEPTH} deep", "deeper nesting")
-    if isinstance(value, Mapping):
-        return _freeze_items(value, where, depth, sort)
-    if isinstance(value, (list, tuple)):
-        return FrozenList(_freeze(item, f"{where}[{i}]", depth + 1, sort) for i, item in enumerate(value))
-    return _freeze_scalar(value, where)
-
-
-def _freeze_items(value: Mapping[Any, Any], where: str, depth: int, sort: bool) -> FrozenDict:
-    for key in value:
-        if not isinstance(key, str):
-            raise NotPlainError(where, "a mapping with string keys", key)
-        _freeze_scalar(key, where)
-    keys = sorted(value) if sort else value
-    items = {str(key): _freeze(value[key], f"{where}[{key!r}]", depth + 1, sort) for key in keys}
+def json_text(value: Any) -> str:
+    """A JSON value as text."""
     # Few requests hold any, and `import tirage` is awaited.
     import json
 
-    return FrozenDict(items, json.dumps(items, allow_nan=False))
+    return json.dumps(value, allow_nan=False)
 
 
-def _freeze_scalar(value: Any, where: str) -> Any:
+def _freeze(value: Any, depth: int, sort: bool) -> Any:
+    if depth > MAX_DEPTH:
+        raise NotPlainError("", _TOO_DEEP, "deeper nesting")
+    # Most are of exactly these types, and looking for a mapping of any kind takes long.
+    if type(value) is str or value is None:
+        return _freeze_scalar(value)
+    if isinstance(value, (dict, Mapping)):
+        return FrozenDict(_frozen_items(value, depth, sort), _AS_JSON)
+    if isinstance(value, (list, tuple)):
+        return FrozenList(_frozen_list(value, depth, sort))
+    return _freeze_scalar(value)
+
+
+def _frozen_items(value: Mapping[Any, Any], depth: int, sort: bool) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            raise NotPlainError("", "a mapping with string keys", key)
+        _freeze_scalar(key)
+    items: dict[str, Any] = {}
+    for key in sorted(value) if sort else value:
+        try:
+            items[str(key)] = _freeze(value[key], depth + 1, sort)
+        except NotPlainError as error:
+            raise _inside(f"[{key!r}]", error) from None
+    return items
+
+
+def _frozen_list(value: Sequence[Any], depth: int, sort: bool) -> Iterator[Any]:
+    for i, item in enumerate(value):
+        try:
+            yield _freeze(item, depth + 1, sort)
+        except NotPlainError as error:
+            raise _inside(f"[{i}]", error) from None
+
+
+def _inside(step: str, error: NotPlainError) -> NotPlainError:
+    """The error of a part, with one more step before its path."""
+    where, *rest = error.args
+    return NotPlainError(step + where, *rest)
+
+
+def _freeze_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         if not is_utf8(value):
-            raise NotPlainError(where, "text that UTF-8 can hold", value)
+            raise NotPlainError("", "text that UTF-8 can hold", value)
         return str(value)
     if isinstance(value, numbers.Integral):
         if int(value).bit_length() > MAX_INTEGER_BITS:
-            raise NotPlainError(where, f"an integer of at most {MAX_INTEGER_BITS} bits", value)
+            raise NotPlainError("", f"an integer of at most {MAX_INTEGER_BITS} bits", value)
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
-    raise NotPlainError(where, "a JSON value (finite numbers, strings, lists, mappings)", value)
+    raise NotPlainError("", "a JSON value (finite numbers, strings, lists, mappings)", value)
 
 
 def is_utf8(text: str) -> bool:
     """Whether `text` has no lone surrogate, so that it can be sent, stored and tokenised."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from copy import copy
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tirage.workers.cancel import POLL_S, checkpoint
 CACHE_BYTES = 64 << 20
 REFUSAL_BYTES = 4 << 20
 """Most bytes of the constraints whose refusals are cached, and of their messages."""
-MEASURED = 32
+MEASURED = 8
 """Cached grammars whose sizes are looked at before each compilation."""
 _NAMES = {"json": "schema", "json_object": "schema"}
 BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
@@ -55,6 +55,14 @@ class Grammar:
         return Matcher(self._start.fork(), self.vocabulary, eos_ids)
 
 
+@dataclass(slots=True, eq=False)
+class Held:
+    """A grammar in a cache, and the bytes that are counted for it: its size as last measured."""
+
+    grammar: Grammar
+    nbytes: int = 0
+
+
 class Compiler:
     """Compiles constraints for one vocabulary and caches the grammars, the least recently used ones going first.
 
@@ -66,9 +74,8 @@ class Compiler:
     def __init__(self, vocabulary: Vocabulary, *, budget: int = CACHE_BYTES) -> None:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
-        self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
-        # Their sizes as last measured: that of a grammar that is found, and of some others before each compilation.
-        self._sizes: dict[GuidedDecodingParams, int] = {}
+        # A grammar that is found is measured, and some others before each compilation.
+        self._cached: OrderedDict[GuidedDecodingParams, Held] = OrderedDict()
         self._turn: Iterator[GuidedDecodingParams] = iter(())
         self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
         # Those that are being compiled, with what other threads that want them wait for, if there are any.
@@ -79,7 +86,7 @@ class Compiler:
     @property
     def nbytes(self) -> int:
         """Bytes that the cached grammars hold."""
-        return sum(grammar.nbytes for grammar in [*self._cached.values()])
+        return sum(held.grammar.nbytes for held in [*self._cached.values()])
 
     def stats(self) -> dict[str, int]:
         """How many `grammars` and `bytes` are cached now, and how many were `compiled` and found (`hits`) so far."""
@@ -105,7 +112,7 @@ class Compiler:
                 other = (self._pending[guided] or Future()) if is_pending else None
                 self._pending[guided] = other
                 if not is_pending:
-                    self._measure(*self._due())
+                    self._measure(self._due())
             if other is None:
                 return self._compile_for_all(guided)
             # The other compilation may be cancelled; then this one tries again.
@@ -134,43 +141,43 @@ class Compiler:
             waited_for = self._pending.pop(guided)
             if isinstance(outcome, Grammar):
                 self._compiled += 1
-                self._cached[guided] = outcome
-                self._measure(guided)
+                self._cached[guided] = held = Held(outcome)
+                self._measure([held])
             elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
                 self._cache_refusal(guided, outcome)
         return waited_for
 
     def _find(self, guided: GuidedDecodingParams) -> Grammar | None:
         """The cached grammar, if there is one. Raises GrammarError for a constraint that was refused before."""
-        grammar = self._cached.get(guided)
-        if grammar is not None:
+        held = self._cached.get(guided)
+        if held is not None:
             self._cached.move_to_end(guided)
             self._hits += 1
-            self._measure(guided)
-        elif (refused := self._refused.get(guided)) is not None:
+            self._measure([held])
+            return held.grammar
+        if (refused := self._refused.get(guided)) is not None:
             self._refused.move_to_end(guided)
             # Another one for each, since each gets the traceback of its thread.
             raise copy(refused)
-        return grammar
+        return None
 
-    def _measure(self, *constraints: GuidedDecodingParams) -> None:
+    def _measure(self, some: Iterable[Held]) -> None:
         """Counts what cached grammars take now, as texts make them grow; drops the least recently used ones beyond the
         budget."""
-        for guided in constraints:
-            if (grammar := self._cached.get(guided)) is not None:
-                size = grammar.nbytes
-                self._cached_bytes += size - self._sizes.get(guided, 0)
-                self._sizes[guided] = size
-        while len(self._cached) > 1 and self._cached_bytes > self._budget:
-            guided, _ = self._cached.popitem(last=False)
-            self._cached_bytes -= self._sizes.pop(guided)
+        for held in some:
+            size = held.grammar.nbytes
+            self._cached_bytes += size - held.nbytes
+            held.nbytes = size
+        while self._cached_bytes > self._budget and len(self._cached) > 1:
+            _, held = self._cached.popitem(last=False)
+            self._cached_bytes -= held.nbytes
 
-    def _due(self) -> list[GuidedDecodingParams]:
+    def _due(self) -> list[Held]:
         """Some of those that are cached, in turn: a text that takes long makes its grammar grow unasked."""
         due = [*islice(self._turn, MEASURED)]
         if len(due) < MEASURED:
             self._turn = iter([*self._cached])
-        return due
+        return [held for guided in due if (held := self._cached.get(guided)) is not None]
 
     def _cache_refusal(self, guided: GuidedDecodingParams, error: GrammarError) -> None:
         self._refused[guided] = copy(error)

@@ -1,4 +1,8 @@
-"""The string formats of JSON Schema 2020-12, each as a pattern of ECMA-262 made from the grammar of its standard."""
+"""The string formats of JSON Schema 2020-12, each made from the grammar of its standard.
+
+Most are patterns of ECMA-262. Where only a part of a text is counted, that part is an intersection: of a whole text the
+library would follow both sides side by side.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from tirage.errors import GrammarError, nearest
 from tirage.guided.regular.charset import merged
 from tirage.guided.regular.ecma_regex import PatternTranslator
 from tirage.guided.regular.ecma_syntax import parse_ecma
-from tirage.guided.regular.expression import Expression
+from tirage.guided.regular.expression import Expression, choice, intersection, sequence, text
 
 _ANY = r"[^]"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -23,9 +27,15 @@ def format_expression(name: str) -> Expression:
     """The strings of a format, whole; GrammarError for a format that is not in `FORMATS`."""
     if name not in FORMATS:
         raise GrammarError(f"format must be one of {', '.join(FORMATS)}, got {name!r}{nearest(name, FORMATS)}")
-    found = PatternTranslator(parse_ecma(f"^(?:{FORMATS[name]()})$")).strings()
+    given = FORMATS[name]()
+    found = _read(given) if isinstance(given, str) else given
     _READ.add(found)
     return found
+
+
+def _read(pattern: str) -> Expression:
+    """The texts that match a pattern from their beginning to their end."""
+    return PatternTranslator(parse_ecma(f"^(?:{pattern})$")).strings()
 
 
 _READ = set[Expression]()
@@ -106,16 +116,13 @@ def ipv4() -> str:
     return _IPV4
 
 
-def ipv6() -> str:
+def ipv6() -> Expression:
     """Addresses as RFC 4291, 2.2, writes them, without a zone."""
-    last = f"(?:{_GROUP}:{_GROUP}|{_IPV4})"
-    forms = [f"(?:{_GROUP}:){{6}}{last}"]
-    for after in range(5, -1, -1):
-        before = f"(?:(?:{_GROUP}:){{0,{5 - after - 1}}}{_GROUP})?" if after < 5 else ""
-        forms.append(f"{before}::(?:{_GROUP}:){{{after}}}{last}")
-    forms.append(f"(?:(?:{_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}")
-    forms.append(f"(?:(?:{_GROUP}:){{0,6}}{_GROUP})?::")
-    return "|".join(forms)
+    whole = f"(?:{_GROUP}:){{6}}(?:{_GROUP}:{_GROUP}|{_IPV4})"
+    shortened = f"(?:{_GROUP}(?::{_GROUP})*)?::(?:(?:{_GROUP}:)*(?:{_GROUP}|{_IPV4}))?"
+    # At most 7 groups beside the `::`, of which an address in dotted decimals takes the place of two.
+    counted = ":*(?:[0-9A-Fa-f]+:*){0,5}(?:[0-9.]+|(?:[0-9A-Fa-f]+:*){0,2})"
+    return choice([_read(whole), intersection([_read(shortened), _read(counted)])])
 
 
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -155,23 +162,25 @@ def class_of(points: Iterable[int]) -> str:
     return "".join(f"\\u{{{low:x}}}-\\u{{{high:x}}}" for low, high in merged((point, point) for point in points))
 
 
-def email() -> str:
+def email() -> Expression:
     """Mailboxes of RFC 5321, 4.1.2, with at most 64 characters before the `@` and 255 after it."""
     return _mailbox("[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{|}~]", rf"(?:{_LABEL}\.)*{_LABEL}", beyond="")
 
 
-def idn_email() -> str:
+def idn_email() -> Expression:
     """Mailboxes of RFC 6531: characters beyond ASCII before the `@`, an `idn-hostname` after it."""
     beyond = r"\u{80}-\u{10ffff}"
     atom = f"[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{{|}}~{beyond}]"
     return _mailbox(atom, idn_hostname(), beyond=beyond)
 
 
-def _mailbox(atom: str, domain: str, *, beyond: str) -> str:
+def _mailbox(atom: str, domain: str, *, beyond: str) -> Expression:
     # Lengths are counted over characters that may be there, since llguidance takes long to count any at all.
     local = rf"""(?:{atom}+(?:\.{atom}+)*|"(?:[ !#-\[\]-~{beyond}]|\\[ -~])*")"""
-    literal = rf"\[(?:{_IPV4}|IPv6:(?:{ipv6()}))\]"
-    return rf"(?=[ -~{beyond}]{{1,64}}@[ -?A-~{beyond}]{{1,255}}$){local}@(?:(?:{domain})|{literal})"
+    short = intersection([_read(f"[ -~{beyond}]{{1,64}}"), _read(local)])
+    host = intersection([_read(f"[ -?A-~{beyond}]{{1,255}}"), _read(domain)])
+    address = choice([sequence([text("["), _read(_IPV4), text("]")]), sequence([text("[IPv6:"), ipv6(), text("]")])])
+    return sequence([short, text("@"), choice([host, address])])
 
 
 def uuid() -> str:
@@ -190,49 +199,55 @@ _UNRESERVED = r"A-Za-z0-9\-._~"
 _SUB_DELIMITERS = "!$&'()*+,;="
 
 
-def uri() -> str:
+def uri() -> Expression:
     """URIs with a scheme: RFC 3986, 3."""
     return _with_scheme(beyond="", private="")
 
 
-def uri_reference() -> str:
+def uri_reference() -> Expression:
     """URIs and relative references: RFC 3986, 4.1."""
-    return f"{_with_scheme(beyond='', private='')}|{_relative(beyond='', private='')}"
+    return choice([_with_scheme(beyond="", private=""), _relative(beyond="", private="")])
 
 
-def iri() -> str:
+def iri() -> Expression:
     """IRIs with a scheme: RFC 3987, 2.2."""
     return _with_scheme(beyond=_UCS, private=_PRIVATE)
 
 
-def iri_reference() -> str:
+def iri_reference() -> Expression:
     """IRIs and relative references: RFC 3987, 2.2."""
-    return f"{_with_scheme(beyond=_UCS, private=_PRIVATE)}|{_relative(beyond=_UCS, private=_PRIVATE)}"
+    return choice([_with_scheme(beyond=_UCS, private=_PRIVATE), _relative(beyond=_UCS, private=_PRIVATE)])
 
 
-def _with_scheme(*, beyond: str, private: str) -> str:
+def _with_scheme(*, beyond: str, private: str) -> Expression:
     segment = _one_of(f"{_UNRESERVED}{_SUB_DELIMITERS}:@{beyond}")
-    path = rf"\/(?:{segment}+(?:\/{segment}*)*)?|{segment}+(?:\/{segment}*)*"
-    return f"[A-Za-z][A-Za-z0-9+\\-.]*:(?:{_authority(beyond)}(?:\\/{segment}*)*|{path}|){_tail(beyond, private)}"
+    scheme = _read("[A-Za-z][A-Za-z0-9+\\-.]*:")
+    return sequence([scheme, _hierarchy(segment, segment, beyond), _tail(beyond, private)])
 
 
-def _relative(*, beyond: str, private: str) -> str:
+def _relative(*, beyond: str, private: str) -> Expression:
     segment = _one_of(f"{_UNRESERVED}{_SUB_DELIMITERS}:@{beyond}")
     first = _one_of(f"{_UNRESERVED}{_SUB_DELIMITERS}@{beyond}")
-    path = rf"\/(?:{segment}+(?:\/{segment}*)*)?|{first}+(?:\/{segment}*)*"
-    return f"(?:{_authority(beyond)}(?:\\/{segment}*)*|{path}|){_tail(beyond, private)}"
+    return sequence([_hierarchy(first, segment, beyond), _tail(beyond, private)])
 
 
-def _authority(beyond: str) -> str:
+def _hierarchy(first: str, segment: str, beyond: str) -> Expression:
+    """An authority and a path, or a path whose first segment, where no slash stands before it, is of `first`."""
+    path = rf"\/(?:{segment}+(?:\/{segment}*)*)?|{first}+(?:\/{segment}*)*|"
+    return choice([sequence([_authority(beyond), _read(rf"(?:\/{segment}*)*")]), _read(path)])
+
+
+def _authority(beyond: str) -> Expression:
     user = _one_of(f"{_UNRESERVED}{_SUB_DELIMITERS}:{beyond}")
     name = _one_of(f"{_UNRESERVED}{_SUB_DELIMITERS}{beyond}")
     future = f"[Vv][0-9A-Fa-f]+\\.[{_UNRESERVED}{_SUB_DELIMITERS}:]+"
-    return rf"\/\/(?:{user}*@)?(?:\[(?:{ipv6()}|{future})\]|{name}*)(?::[0-9]*)?"
+    address = sequence([text("["), choice([ipv6(), _read(future)]), text("]")])
+    return sequence([_read(rf"\/\/(?:{user}*@)?"), choice([address, _read(f"{name}*")]), _read("(?::[0-9]*)?")])
 
 
-def _tail(beyond: str, private: str) -> str:
+def _tail(beyond: str, private: str) -> Expression:
     inside = f"{_UNRESERVED}{_SUB_DELIMITERS}:@\\/?{beyond}"
-    return rf"(?:\?{_one_of(inside + private)}*)?(?:#{_one_of(inside)}*)?"
+    return _read(rf"(?:\?{_one_of(inside + private)}*)?(?:#{_one_of(inside)}*)?")
 
 
 def _one_of(characters: str) -> str:
@@ -283,7 +298,7 @@ def regex() -> str:
     return pattern
 
 
-FORMATS: Mapping[str, Callable[[], str]] = {
+FORMATS: Mapping[str, Callable[[], str | Expression]] = {
     "date": date,
     "date-time": date_time,
     "duration": duration,
@@ -304,4 +319,4 @@ FORMATS: Mapping[str, Callable[[], str]] = {
     "uri-template": uri_template,
     "uuid": uuid,
 }
-"""Name -> the pattern of the whole string."""
+"""Name -> the pattern of the whole string, or its expression."""
