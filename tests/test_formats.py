@@ -150,6 +150,24 @@ def changed(rng: random.Random, text: str) -> str:
 
 
 @pytest.mark.slow
+def test_ipv6_has_as_many_groups_as_another_checker_counts_alone_and_in_mail_addresses_and_uris() -> None:
+    rng, addresses, mail, uris = random.Random(7), texts_of("ipv6"), texts_of("email"), texts_of("uri")
+    counts = [0, 0]
+    for _ in range(1500):
+        groups = rng.choices(["0", "ab", "12F", "1.2.3.4", "12345"], [6, 6, 6, 1, 0.2], k=rng.randrange(10))
+        text = ":".join(groups)
+        if rng.random() < 0.7:
+            at = rng.randrange(len(groups) + 1)
+            text = f"{':'.join(groups[:at])}::{':'.join(groups[at:])}"
+        expected = is_ip(text, ipaddress.IPv6Address)
+        counts[expected] += 1
+        assert (text in addresses) == expected, text
+        assert (f"a@[IPv6:{text}]" in mail) == expected, text
+        assert (f"a://[{text}]/" in uris) == expected, text
+    assert min(counts) > 300
+
+
+@pytest.mark.slow
 def test_every_day_of_four_centuries_is_a_date_and_no_other() -> None:
     texts, rng = texts_of("date"), random.Random(5)
     for year in {1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999, *rng.sample(range(1, 10000), 4)}:
