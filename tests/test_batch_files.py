@@ -304,6 +304,49 @@ def test_parameters_of_the_run_hold_for_openais_form_or_fail_the_row(llm: LLM, t
     assert ["top_k must stand in the body" in each["error"] for each in errors(tmp_path / "other")] == [True, True]
 
 
+def test_a_wrong_parameter_of_a_row_names_the_default_that_holds_for_rows(llm: LLM, tmp_path: Path) -> None:
+    url = "/v1/completions"
+    lines = [
+        {"id": "a", "prompt": "a", "params": {"max_tokens": -1}},
+        {"id": "b", "prompt": "a", "params": {"logprobs_mode": "x"}},
+        {"id": "c", "prompt": "a", "params": {"top_p": 0}},
+        {"custom_id": "d", "url": url, "body": {"prompt": "a", "max_tokens": -1}},
+        {"custom_id": "e", "url": url, "body": {"prompt": "a", "max_completion_tokens": 5, "max_tokens": "x"}},
+    ]
+    params = SamplingParams(max_tokens=128)
+    generate(written(tmp_path / "in.jsonl", lines), params, out=tmp_path / "out", model=llm)
+    rule = "max_tokens must be an integer >= 0 or None, got"
+    assert [each["error"] for each in errors(tmp_path / "out")] == [
+        f"{rule} -1; leave it out for the default, 128",
+        "logprobs_mode must be one of 'raw', 'processed', 'sampled', got 'x'; leave it out for the default, 'raw'",
+        "top_p must be in (0, 1], got 0; use 1.0 to turn it off",
+        f"{rule} -1; leave it out for the default, 128",
+        f"{rule} 'x'; leave it out for the default, 128",
+    ]
+
+
+def test_the_limit_of_the_run_holds_for_openais_form_whatever_it_is(llm: LLM, tmp_path: Path) -> None:
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True}
+    bodies = [chat, {**chat, "max_tokens": None}, {**chat, "max_completion_tokens": None, "max_tokens": 3}]
+    lines = [{"custom_id": i, "url": "/v1/chat/completions", "body": body} for i, body in enumerate(bodies)]
+    lines += [{"custom_id": "p", "url": "/v1/completions", "body": {"prompt": "The", "max_tokens": None}}]
+    file = written(tmp_path / "in.jsonl", lines)
+
+    def used(out: Path) -> list[int]:
+        return [each["response"]["body"]["usage"]["completion_tokens"] for each in results(out)]
+
+    # 16 is what SamplingParams has by itself, and what completions have; chats have no limit of their own.
+    generate(file, SamplingParams(max_tokens=16), out=tmp_path / "a", model=llm)
+    assert used(tmp_path / "a") == [16, 16, 3, 16]
+    generate(file, SamplingParams(max_tokens=7), out=tmp_path / "b", model=llm)
+    assert used(tmp_path / "b") == [7, 7, 3, 7]
+    generate(file, SamplingParams(max_tokens=None), out=tmp_path / "c", model=llm)
+    assert used(tmp_path / "c")[0] > 100
+    [refused] = errors(tmp_path / "c")
+    assert refused["custom_id"] == "p"
+    assert refused["error"].startswith("max_tokens must stand in the body of a row for /v1/completions, got None")
+
+
 def test_parameters_without_a_place_are_refused_and_detokenize_is_followed(llm: LLM, tmp_path: Path) -> None:
     file = written(tmp_path / "in.jsonl", rows(1))
     with pytest.raises(ParamsError, match="output_kind must be left out"):
