@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import random
 import re
 import signal
@@ -214,6 +215,18 @@ def test_a_file_that_is_not_there_is_named(llm: LLM, tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="input must be a readable file"):
         generate(tmp_path / "none.jsonl", COMMON, out=tmp_path / "out", model=llm)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names here")
+def test_a_pipe_which_can_be_read_once_is_refused(llm: LLM, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    try:
+        os.write(write, json.dumps(rows(1)[0]).encode())
+        os.close(write)
+        with pytest.raises(ParamsError, match=f"input must be a file, which is read several times, got /dev/fd/{read}; "):
+            generate(f"/dev/fd/{read}", COMMON, out=tmp_path / "out", model=llm)
+    finally:
+        os.close(read)
 
 
 def test_progress_counts_rows(llm: LLM, tmp_path: Path) -> None:
