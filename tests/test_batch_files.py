@@ -223,7 +223,9 @@ def test_a_pipe_which_can_be_read_once_is_refused(llm: LLM, tmp_path: Path) -> N
     try:
         os.write(write, json.dumps(rows(1)[0]).encode())
         os.close(write)
-        with pytest.raises(ParamsError, match=f"input must be a file, which is read several times, got /dev/fd/{read}; "):
+        with pytest.raises(
+            ParamsError, match=f"input must be a file, which is read several times, got /dev/fd/{read}; "
+        ):
             generate(f"/dev/fd/{read}", COMMON, out=tmp_path / "out", model=llm)
     finally:
         os.close(read)
