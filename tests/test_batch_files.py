@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from servers import limited
 
-from tirage import LLM, ParamsError, RequestOutputKind, SamplingParams, seeds
-from tirage.cluster import Summary, generate, seed_of
+from tirage import LLM, ModelError, ParamsError, RequestOutputKind, SamplingParams, seeds
+from tirage.cluster import Cluster, Summary, generate, seed_of
 from tirage.cluster import input_file as input_files
 from tirage.cluster import output_folder as output_folders
 from tirage.cluster.openai_rows import repeatable
@@ -229,6 +229,16 @@ def test_a_pipe_which_can_be_read_once_is_refused(llm: LLM, tmp_path: Path) -> N
             generate(f"/dev/fd/{read}", COMMON, out=tmp_path / "out", model=llm)
     finally:
         os.close(read)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "auto", "dtype": None}, {"dialect": "tirage"}])
+@pytest.mark.parametrize("cluster", [None, Cluster()])
+def test_the_address_of_a_server_is_no_model_for_rows(
+    options: dict[str, Any], cluster: Cluster | None, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "in.jsonl", rows(1))
+    with pytest.raises(ModelError, match=r"^model must be in this process here, got 'http://localhost:1'; give its fo"):
+        generate(file, COMMON, out=tmp_path / "out", model="http://localhost:1", cluster=cluster, **options)
 
 
 def test_progress_counts_rows(llm: LLM, tmp_path: Path) -> None:
