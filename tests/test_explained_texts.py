@@ -234,6 +234,15 @@ def test_the_command_compares_presets() -> None:
     assert "All draw the same token" in out
 
 
+def test_a_terminal_without_columns_has_eighty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    expected = run(PROMPT, "--seed", "5", "--top-k", "3")
+    assert "top_k" in expected[1]
+    # What some editors' shells and some CI systems say.
+    monkeypatch.setenv("COLUMNS", "0")
+    assert run(PROMPT, "--seed", "5", "--top-k", "3") == expected
+
+
 @pytest.mark.slow
 def test_the_command_explains_a_whole_text(tmp_path: Path) -> None:
     code, out = run(PROMPT, "--seed", "5", "--max-tokens", "4", "--every-token", "--json")
