@@ -328,6 +328,14 @@ def test_the_command_prints_a_table_and_writes_both_files(tmp_path: Path, capsys
     assert "max_tokens" in files[1].read_text()
 
 
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_server_is_asked(option: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", "http://127.0.0.1:1", option, "no folder/report"])
+    assert ended.value.code == 2
+    assert f"{option} must be in a folder that exists, got 'no folder/report'" in capsys.readouterr().err
+
+
 def test_the_program_of_the_page_prints_every_finding(capsys: Any) -> None:
     """docs/audit.md's own program, with fewer requests than it allows."""
     [program] = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

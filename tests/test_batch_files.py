@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import random
 import re
 import signal
@@ -18,8 +19,8 @@ from typing import Any
 import pytest
 from servers import limited
 
-from tirage import LLM, ParamsError, RequestOutputKind, SamplingParams, seeds
-from tirage.cluster import Summary, generate, seed_of
+from tirage import LLM, ModelError, ParamsError, RequestOutputKind, SamplingParams, seeds
+from tirage.cluster import Cluster, Summary, generate, seed_of
 from tirage.cluster import input_file as input_files
 from tirage.cluster import output_folder as output_folders
 from tirage.cluster.openai_rows import repeatable
@@ -216,6 +217,30 @@ def test_a_file_that_is_not_there_is_named(llm: LLM, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names here")
+def test_a_pipe_which_can_be_read_once_is_refused(llm: LLM, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    try:
+        os.write(write, json.dumps(rows(1)[0]).encode())
+        os.close(write)
+        with pytest.raises(
+            ParamsError, match=f"input must be a file, which is read several times, got /dev/fd/{read}; "
+        ):
+            generate(f"/dev/fd/{read}", COMMON, out=tmp_path / "out", model=llm)
+    finally:
+        os.close(read)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "auto", "dtype": None}, {"dialect": "tirage"}])
+@pytest.mark.parametrize("cluster", [None, Cluster()])
+def test_the_address_of_a_server_is_no_model_for_rows(
+    options: dict[str, Any], cluster: Cluster | None, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "in.jsonl", rows(1))
+    with pytest.raises(ModelError, match=r"^model must be in this process here, got 'http://localhost:1'; give its fo"):
+        generate(file, COMMON, out=tmp_path / "out", model="http://localhost:1", cluster=cluster, **options)
+
+
 def test_progress_counts_rows(llm: LLM, tmp_path: Path) -> None:
     seen: list[tuple[float, int]] = []
     file = written(tmp_path / "in.jsonl", rows(5))
@@ -302,6 +327,49 @@ def test_parameters_of_the_run_hold_for_openais_form_or_fail_the_row(llm: LLM, t
     assert used == [5, 2]
     generate(file, SamplingParams(top_k=2), out=tmp_path / "other", model=llm)
     assert ["top_k must stand in the body" in each["error"] for each in errors(tmp_path / "other")] == [True, True]
+
+
+def test_a_wrong_parameter_of_a_row_names_the_default_that_holds_for_rows(llm: LLM, tmp_path: Path) -> None:
+    url = "/v1/completions"
+    lines = [
+        {"id": "a", "prompt": "a", "params": {"max_tokens": -1}},
+        {"id": "b", "prompt": "a", "params": {"logprobs_mode": "x"}},
+        {"id": "c", "prompt": "a", "params": {"top_p": 0}},
+        {"custom_id": "d", "url": url, "body": {"prompt": "a", "max_tokens": -1}},
+        {"custom_id": "e", "url": url, "body": {"prompt": "a", "max_completion_tokens": 5, "max_tokens": "x"}},
+    ]
+    params = SamplingParams(max_tokens=128)
+    generate(written(tmp_path / "in.jsonl", lines), params, out=tmp_path / "out", model=llm)
+    rule = "max_tokens must be an integer >= 0 or None, got"
+    assert [each["error"] for each in errors(tmp_path / "out")] == [
+        f"{rule} -1; leave it out for the default, 128",
+        "logprobs_mode must be one of 'raw', 'processed', 'sampled', got 'x'; leave it out for the default, 'raw'",
+        "top_p must be in (0, 1], got 0; use 1.0 to turn it off",
+        f"{rule} -1; leave it out for the default, 128",
+        f"{rule} 'x'; leave it out for the default, 128",
+    ]
+
+
+def test_the_limit_of_the_run_holds_for_openais_form_whatever_it_is(llm: LLM, tmp_path: Path) -> None:
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True}
+    bodies = [chat, {**chat, "max_tokens": None}, {**chat, "max_completion_tokens": None, "max_tokens": 3}]
+    lines = [{"custom_id": i, "url": "/v1/chat/completions", "body": body} for i, body in enumerate(bodies)]
+    lines += [{"custom_id": "p", "url": "/v1/completions", "body": {"prompt": "The", "max_tokens": None}}]
+    file = written(tmp_path / "in.jsonl", lines)
+
+    def used(out: Path) -> list[int]:
+        return [each["response"]["body"]["usage"]["completion_tokens"] for each in results(out)]
+
+    # 16 is what SamplingParams has by itself, and what completions have; chats have no limit of their own.
+    generate(file, SamplingParams(max_tokens=16), out=tmp_path / "a", model=llm)
+    assert used(tmp_path / "a") == [16, 16, 3, 16]
+    generate(file, SamplingParams(max_tokens=7), out=tmp_path / "b", model=llm)
+    assert used(tmp_path / "b") == [7, 7, 3, 7]
+    generate(file, SamplingParams(max_tokens=None), out=tmp_path / "c", model=llm)
+    assert used(tmp_path / "c")[0] > 100
+    [refused] = errors(tmp_path / "c")
+    assert refused["custom_id"] == "p"
+    assert refused["error"].startswith("max_tokens must stand in the body of a row for /v1/completions, got None")
 
 
 def test_parameters_without_a_place_are_refused_and_detokenize_is_followed(llm: LLM, tmp_path: Path) -> None:

@@ -332,11 +332,12 @@ def test_prompts_are_searched_one_by_one_with_their_usage() -> None:
     ("options", "message"),
     [
         ({"temperature": 0.5}, "temperature must keep its default 1.0 in a beam search"),
-        ({"top_k": 3}, "top_k must keep its default"),
+        ({"top_k": 3}, "top_k must keep its default 0 in a beam search, which draws nothing, got 3; leave it out$"),
+        ({"forcing": "canonical"}, "forcing must keep its default None in .*, got 'canonical'; leave it out$"),
         ({"xtc_probability": 0.5}, "xtc_probability must keep its default"),
         ({"seed": 3}, "seed must keep its default"),
         ({"n": 2}, "n must keep its default"),
-        ({"max_tokens": 9}, "max_tokens must keep its default"),
+        ({"max_tokens": 9}, "max_tokens must keep its default .*, got 9; leave it out or set it in BeamSearchParams$"),
         ({"ignore_eos": True}, "ignore_eos must keep its default"),
     ],
 )

@@ -234,6 +234,15 @@ def test_the_command_compares_presets() -> None:
     assert "All draw the same token" in out
 
 
+def test_a_terminal_without_columns_has_eighty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    expected = run(PROMPT, "--seed", "5", "--top-k", "3")
+    assert "top_k" in expected[1]
+    # What some editors' shells and some CI systems say.
+    monkeypatch.setenv("COLUMNS", "0")
+    assert run(PROMPT, "--seed", "5", "--top-k", "3") == expected
+
+
 @pytest.mark.slow
 def test_the_command_explains_a_whole_text(tmp_path: Path) -> None:
     code, out = run(PROMPT, "--seed", "5", "--max-tokens", "4", "--every-token", "--json")
@@ -271,6 +280,9 @@ def test_the_command_writes_every_form_that_it_is_asked_for(tmp_path: Path) -> N
         (["--plot", "x.foo"], "--plot must be a PNG, SVG or PDF, got 'x.foo'; end its name in .png, .svg, .pdf"),
         (["--plot", "x"], "--plot must be a PNG, SVG or PDF, got 'x'; end its name in"),
         (["--plot", "x.svg", "--html", "x.svg"], "--plot and --html must be two files, got 'x.svg' for both"),
+        (["--html", "no folder/x.html"], "--html must be in a folder that exists, got 'no folder/x.html'; make the"),
+        (["--plot", "no folder/x.svg"], "--plot must be in a folder that exists, got 'no folder/x.svg'; make the"),
+        (["--html", "."], "--html must be a file, got the folder '.'; give it a name"),
     ],
 )
 def test_a_file_that_cannot_be_written_as_asked_is_refused_before_a_model_is_opened(
@@ -279,6 +291,15 @@ def test_a_file_that_cannot_be_written_as_asked_is_refused_before_a_model_is_ope
     result = CliRunner().invoke(app, ["explain", PROMPT, "--model", "no such model", *options])
     assert isinstance(result.exception, ParamsError)
     assert str(result.exception).startswith(message)
+
+
+def test_the_command_refuses_a_figure_without_matplotlib_before_a_model_is_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    asked = ["explain", PROMPT, "--model", "no such model", "--plot", str(tmp_path / "draw.svg")]
+    result = CliRunner().invoke(app, asked)
+    assert str(result.exception) == "a plot needs matplotlib; run: pip install 'tirage[plot]'"
 
 
 @pytest.mark.parametrize(

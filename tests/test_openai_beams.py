@@ -176,6 +176,17 @@ def test_every_choice_of_a_search_that_is_opened_is_finished(
             assert own[0]["delta"]["role"] == "assistant"
 
 
+def test_choices_of_several_prompts_are_numbered_alike_in_a_stream_where_fewer_texts_are_found_than_asked_for() -> None:
+    body = {"prompt": [PROMPT, "One day"], "n": 4, "regex": "a", "max_tokens": 12}
+    whole = post("/v1/completions", **body)["choices"]
+    choices = streamed("/v1/completions", **body)
+    assert sorted(choices) == [choice["index"] for choice in whole]
+    assert {choice["index"] // 4 for choice in whole} == {0, 1}
+    assert len(whole) < 8
+    told = {index: "".join(each["text"] for each in own) for index, own in choices.items()}
+    assert told == {choice["index"]: choice["text"] for choice in whole}
+
+
 def test_an_echoed_prompt_is_in_every_empty_choice() -> None:
     body = {"prompt": PROMPT, "n": 2, "max_tokens": 0, "echo": True, "logprobs": 0}
     assert texts(post("/v1/completions", **body)) == [PROMPT, PROMPT]

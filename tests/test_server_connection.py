@@ -97,6 +97,57 @@ def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
     assert answer.index(b'"meta_info"') < answer.index(b'"tokens"') < answer.rindex(b'"version":"')
 
 
+INVALID = {
+    "no request": (b"\x00\xffgarbage\r\n\r\n", 400),
+    "a body that cannot be read": (CHUNKED + b"\r\n" + b"zz\r\n" + BODY, 400),
+    "an unknown coding": (CHUNKED.replace(b"chunked", b"foo") + b"\r\n" + BODY, 501),
+    "too large a head": (b"GET / HTTP/1.1\r\nX-A: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("name", INVALID)
+def test_requests_before_an_invalid_one_are_answered_before_it_is_refused(
+    server: Server, name: str, stream: bool
+) -> None:
+    data, status = INVALID[name]
+    before = kept("/generate", {**SHORT, "stream": stream}), kept("/tokenize", {"prompt": "a"})
+    answers = exchange(server.port, b"".join(before) + data, b"and what comes later", pause_s=0.02)
+    generated, tokenized, refused = answers.split(b"HTTP/1.1 ")[1:]
+    assert generated.startswith(b"200 OK")
+    assert b'"length"' in generated
+    assert generated.endswith(b"0\r\n\r\n" if stream else b"}")
+    assert tokenized.startswith(b"200 OK")
+    assert refused.startswith(b"%d " % status)
+    assert b"connection: close" in refused
+
+
+def test_a_client_that_goes_on_sending_after_an_invalid_request_is_answered_and_takes_no_memory(server: Server) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(kept("/generate", {**LONG, "stream": True}) + INVALID["no request"][0])
+        connection.settimeout(1)
+        sent = 0
+        try:
+            while sent < 64 << 20:
+                connection.sendall(b"a" * 65536)
+                sent += 65536
+        except (ConnectionError, TimeoutError):
+            pass
+        # What the system's own buffers hold was taken by nobody.
+        assert sent < 32 << 20
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_sent_an_invalid_request_and_leaves_ends_the_one_before(server: Server, stream: bool) -> None:
+    wait_for_running(server, 0)
+    aborted = server.metrics()["tirage_engine_aborted_total"]
+    with connect(server.port) as connection:
+        connection.sendall(kept("/generate", {**LONG, "stream": stream}) + INVALID["no request"][0])
+        wait_for_running(server, 1)
+    wait_for_running(server, 0)
+    assert server.metrics()["tirage_engine_aborted_total"] - aborted == 1
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_sent_ahead_and_leaves_ends_its_request(server: Server, stream: bool) -> None:
     before = server.metrics()

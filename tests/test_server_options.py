@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def test_the_command_line_reads_every_setting_in_its_type(name: str, monkeypatch
     monkeypatch.setattr("tirage.server.run", lambda options: read.append(options) or 0)
     monkeypatch.setattr("tirage.cli.serve.end", sys.exit)
     value = flag.choices[0] if flag.choices else {str: "/a", Path: "/a"}.get(flag.kind, f"{flag.low or 1:g}")
+    value = flag.form.partition("such as ")[2].partition(" ")[0].rstrip(",") if flag.pattern else value
     others = ["--api-key", "a"] if name == "key_weight" else []
     with pytest.raises(SystemExit) as exit_:
         main(["serve", *others, flag.flag, value])
@@ -221,3 +223,31 @@ def test_the_page_on_serving_lists_every_flag_as_it_is() -> None:
     assert f"| `--max-n` | 128 | {FLAGS['max_n'].help} |" in page
     with pytest.raises(ValueError, match="no table"):
         filled("a page")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (
+            "cors_origin",
+            ("*", "null", "https://example.org", "http://localhost:3000", "http://[::1]:81", "app://page-1"),
+            ("example.org", "localhost:3000", "https://example.org/", "https://Example.org", "https://*.example.org",
+             "https://example.org:443", "http://example.org:80", "https://a.org,https://b.org", ""),
+        ),
+        (
+            "allowed_host",
+            ("*", "models.example", "my_server", "10.0.0.7"),
+            ("https://models.example", "models.example:8000", "*.example.org", "models.example.", ""),
+        ),
+        (
+            "allowed_media_domain",
+            ("example.org", "*.example.org"),
+            ("*", "https://example.org", "example.org/images", "example.org:443", "*example.org", ""),
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_that_could_match_nothing_is_refused(name: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
+    assert getattr(Options.of(**{name: good}), name) == good
+    for each in bad:
+        with pytest.raises(ParamsError, match=rf"^{FLAGS[name].flag} must be .* such as .*, got '{re.escape(each)}'$"):
+            Options.of(**{name: (*good, each)})

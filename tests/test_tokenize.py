@@ -113,6 +113,20 @@ def test_the_error_of_a_constraint_is_the_one_that_a_chat_gets(body: dict[str, A
     assert error("/check_constraint", body) == error("/v1/chat/completions", {"messages": USER, **body})
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "what"),
+    [
+        ("/tokenize", {"prompt": ["a"] * 129}, "prompt"),
+        ("/detokenize", {"tokens": [[300]] * 129}, "tokens"),
+        ("/abort_request", {"rid": ["a"] * 129}, "rid"),
+    ],
+)
+def test_too_long_a_list_is_refused_by_what_is_counted(path: str, body: dict[str, Any], what: str) -> None:
+    found = error(path, body, 400)
+    assert found["message"].startswith(f"number of {what} entries must be at most 128, got 129; ")
+    assert found["param"] == what
+
+
 def test_a_check_without_a_constraint_is_refused() -> None:
     for body in ({}, {"tools": [WEATHER]}, {"response_format": {"type": "text"}}):
         assert error("/check_constraint", body)["param"] == "response_format"

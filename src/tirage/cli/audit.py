@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tirage.cli.given import check_files
 from tirage.cli.output import QuietOption, note, print_rich
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def audit(
     from tirage.audit import AuditLimits
     from tirage.audit import audit as run
 
+    check_files({"--json": json_file, "--html": html_file})
     limits = AuditLimits(requests=max_requests, seconds=max_seconds, concurrency=concurrency, level=level)
     with _bar(max_requests, shown=not quiet) as advance:
         report = run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import check_alone, read_prompt
+from tirage.cli.given import check_alone, check_files, read_prompt
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import parse_options, sampling_options
 from tirage.cli.output import note, print_rich
@@ -56,7 +56,8 @@ def explain(
     params = parse_options(options)
     whole = every_token or continuation is not None
     check_alone({"--compare": bool(compare), "--every-token or --continuation": whole, "--position": position != -1})
-    check_files(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
+    check_figure(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
+    check_files({"--plot": plot, "--html": html})
     text = read_prompt(prompt)
     llm = open_model(model, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg)
     if whole:
@@ -72,8 +73,11 @@ def explain(
         print_rich(found)
 
 
-def check_files(plot: Path | None, html: Path | None, *, several: str) -> None:
-    """Raises ParamsError for files that cannot be written as asked; `several` is the option for more than one draw."""
+def check_figure(plot: Path | None, html: Path | None, *, several: str) -> None:
+    """Raises ParamsError for a figure that cannot be written as asked, and TirageError without matplotlib.
+
+    `several` is the option for more than one draw.
+    """
     if plot is None:
         return
     if several:
@@ -82,6 +86,9 @@ def check_files(plot: Path | None, html: Path | None, *, several: str) -> None:
         raise ParamsError(f"--plot must be a PNG, SVG or PDF, got {str(plot)!r}; end its name in {', '.join(_FIGURES)}")
     if plot == html:
         raise ParamsError(f"--plot and --html must be two files, got {str(plot)!r} for both")
+    from tirage.tracing.plot import figure_class
+
+    figure_class()
 
 
 def write(found: Any, plot: Path | None, html: Path | None) -> None:

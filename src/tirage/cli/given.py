@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TextIO
 
 from tirage.errors import ParamsError
@@ -14,6 +15,15 @@ def check_alone(given: Mapping[str, bool]) -> None:
     names = [name for name, is_given in given.items() if is_given]
     if len(names) > 1:
         raise ParamsError(f"{names[0]} must not go with {names[1]}; give one")
+
+
+def check_files(files: Mapping[str, Path | None]) -> None:
+    """Raises ParamsError for a file, by its option, that cannot be written; None is one that was not asked for."""
+    for option, file in files.items():
+        if file is not None and file.is_dir():
+            raise ParamsError(f"{option} must be a file, got the folder {str(file)!r}; give it a name")
+        if file is not None and not file.parent.is_dir():
+            raise ParamsError(f"{option} must be in a folder that exists, got {str(file)!r}; make the folder first")
 
 
 def stdin_for(wanted: str) -> TextIO:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no notes on stderr", rich_help_panel="Output")]
 
+_COLUMNS = 80
+"""The columns of a terminal that says it has none."""
+
 
 def open_closed_streams() -> None:
     """Opens the null device in place of a closed stdout or stderr, as a daemon's may be; what goes there is lost."""
@@ -114,4 +117,8 @@ def print_rich(value: Any, *, stderr: bool = False) -> None:
     """Prints an object that rich can render, at the width of the terminal, to stdout or stderr."""
     from rich.console import Console
 
-    Console(stderr=stderr).print(value)
+    console = Console(stderr=stderr)
+    if not console.width:
+        # With COLUMNS=0 nothing at all would be printed.
+        console = Console(stderr=stderr, width=_COLUMNS)
+    console.print(value)

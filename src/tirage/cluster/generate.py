@@ -13,8 +13,8 @@ from tirage.cluster.output_folder import OutputFolder
 from tirage.cluster.ray_workers import Cluster, WorkerSetup, mapped, part_workers
 from tirage.cluster.row_ids import check_ids
 from tirage.cluster.worker import FinishedPart, RowCounter, Worker, given_fields
-from tirage.errors import ParamsError
-from tirage.llm import LLM
+from tirage.errors import ModelError, ParamsError
+from tirage.llm import LLM, is_address
 from tirage.params import SamplingParams
 from tirage.server.replay import own_version
 
@@ -85,6 +85,8 @@ def generate(source: Any, params: SamplingParams | None = None, **given: Any) ->
     ModelError for the model; TirageError for the cluster; OSError when the folder cannot be written, after which the
     same call goes on.
     """
+    if is_address(model := given.get("model")):
+        raise ModelError(f"model must be in this process here, got {model!r:.80}; give its folder")
     if isinstance(source, (str, Path)):
         return generate_file(Path(source), params, **given)
     return generate_dataset(source, params, **given)

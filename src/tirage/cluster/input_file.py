@@ -35,6 +35,9 @@ class InputFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._parquet = path.suffix == ".parquet"
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            # A pipe would be empty when its rows are read.
+            raise ParamsError(f"input must be a file, which is read several times, got {path}; write its rows to one")
         try:
             self.digest, newlines = _digest(path)
             self.count = _parquet(path).metadata.num_rows if self._parquet else newlines

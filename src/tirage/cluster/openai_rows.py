@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tirage.cluster.rows import BatchRow, Outcome, seed_of
+from tirage.cluster.rows import COMPLETIONS, BatchRow, Outcome, check_with_default, seed_of
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
 from tirage.server import create_app
@@ -18,6 +18,7 @@ from tirage.server.options import Options
 
 _LONG_S = 1e7
 _OK = 200
+_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 class OpenAIRoutes:
@@ -52,12 +53,10 @@ class OpenAIRoutes:
         for name in self._common:
             if name != "max_tokens":
                 raise ParamsError(f"{name} must stand in the body of a row in OpenAI's form, got it for the whole run")
-        body = dict(row.body or {})
+        body = {name: value for name, value in (row.body or {}).items() if value is not None or name not in _LIMITS}
         if body.get("seed") is None:
             body["seed"] = seed_of(row.id, self._base)
-        if not {"max_tokens", "max_completion_tokens"} & body.keys():
-            body |= self._common
-        return body
+        return with_limit(body, self._common["max_tokens"], url=row.url) if self._common else body
 
     async def _start(self) -> None:
         async with self._starting:
@@ -77,6 +76,19 @@ class OpenAIRoutes:
     async def close(self) -> None:
         """Ends the application."""
         await self._life.aclose()
+
+
+def with_limit(body: dict[str, Any], limit: int | None, *, url: str | None) -> dict[str, Any]:
+    """The body with the limit of the run, unless it has its own; ParamsError for a wrong one, or none that can hold."""
+    own = [name for name in _LIMITS if name in body]
+    for name in own:
+        check_with_default("max_tokens", body[name], default=limit, field=name)
+    if own:
+        return body
+    if limit is None and url == COMPLETIONS:
+        # The route has a limit of its own where none is given.
+        raise ParamsError(f"max_tokens must stand in the body of a row for {url}, got None for the whole run")
+    return {**body, "max_tokens": limit}
 
 
 def repeatable(answer: dict[str, Any], name: str) -> dict[str, Any]:

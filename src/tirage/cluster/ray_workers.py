@@ -47,19 +47,19 @@ class WorkerSetup:
 
     model: str
     options: Mapping[str, Any]
-    params: Mapping[str, Any]
+    params: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, model: Any, options: Mapping[str, Any], params: SamplingParams | None) -> WorkerSetup:
         """The setup; ParamsError for a model that is open already, which cannot travel."""
         if not isinstance(model, (str, Path)):
             raise ParamsError(f"model must be a name or a folder for a cluster, got {type(model).__name__}")
-        return cls(model=located(model), options=options, params={} if params is None else given_fields(params))
+        return cls(model=located(model), options=options, params=None if params is None else given_fields(params))
 
     def open(self) -> tuple[LLM, Worker]:
         """The model, and the worker that answers rows with it."""
         llm = LLM(self.model, **self.options)
-        return llm, Worker(llm, SamplingParams.from_dict(self.params))
+        return llm, Worker(llm, None if self.params is None else SamplingParams.from_dict(self.params))
 
 
 class PartWorker:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tirage.errors import ParamsError, nearest
 from tirage.exact.seeding import seeds
 from tirage.fields.rules import shown
+from tirage.params import FIELDS
 from tirage.server import strict_json
 
 MOST_ID_CHARS = 512
 _OWN = ("id", "prompt", "messages", "params")
 _OPENAI = ("custom_id", "method", "url", "body")
-URLS = ("/v1/chat/completions", "/v1/completions")
+COMPLETIONS = "/v1/completions"
+URLS = ("/v1/chat/completions", COMPLETIONS)
 """The routes that a row of OpenAI's form may ask."""
 FORMS = ("tirage", "openai")
 
@@ -104,6 +106,15 @@ def _id(given: Mapping[str, Any], name: str) -> str | int:
             "the row's seed follows from it"
         )
     return value
+
+
+def check_with_default(name: str, value: Any, *, default: Any, field: str | None = None) -> None:
+    """Raises ParamsError for a wrong value of a sampling parameter, with the default that holds for the rows of a run.
+
+    `field` is what the row calls it, if it is another name.
+    """
+    spec = replace(FIELDS[name], name=field or name, default=default)
+    spec.check(spec.load(value))
 
 
 def seed_of(row_id: str | int, base: int = 0) -> int:

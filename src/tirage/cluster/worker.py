@@ -11,7 +11,7 @@ from typing import Any
 
 from tirage.cluster.input_file import Part
 from tirage.cluster.openai_rows import OpenAIRoutes
-from tirage.cluster.rows import BatchRow, Outcome, named_id, read_row, seed_of
+from tirage.cluster.rows import BatchRow, Outcome, check_with_default, named_id, read_row, seed_of
 from tirage.engine import Completion, EngineRequest, LogprobEntry, Prompt, Sample, kept_of
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
@@ -147,10 +147,14 @@ class Worker:
 
     def request(self, row: BatchRow) -> EngineRequest:
         """The engine's request for a row in our own form. Raises ParamsError and GrammarError."""
-        given = {**self._common, **(row.params or {})}
+        own = row.params or {}
         for name in NO_PLACE:
-            if name in (row.params or {}):
-                raise ParamsError(f"{name} must be left out here, got {row.params[name]!r}")  # type: ignore[index]
+            if name in own:
+                raise ParamsError(f"{name} must be left out here, got {own[name]!r}")
+        for name in own:
+            if name in self._common:
+                check_with_default(name, own[name], default=self._common[name])
+        given = {**self._common, **own}
         if given.get("seed") is None:
             given["seed"] = seed_of(row.id, self._base)
         params = SamplingParams.from_dict(given)
@@ -160,9 +164,12 @@ class Worker:
 
 
 def given_fields(params: SamplingParams) -> dict[str, Any]:
-    """The fields of parameters that are not at their defaults, as plain JSON values; ParamsError for `NO_PLACE`."""
+    """The limit and the fields that are not at their defaults, as plain JSON values; ParamsError for `NO_PLACE`.
+
+    Routes have limits of their own, so that one at its default says something, too.
+    """
     plain, default = params.to_dict(), SamplingParams().to_dict()
-    given = {name: value for name, value in plain.items() if value != default[name]}
+    given = {name: value for name, value in plain.items() if name == "max_tokens" or value != default[name]}
     for name in NO_PLACE:
         if name in given:
             raise ParamsError(f"{name} must be left out here, got {given[name]!r}")

@@ -45,10 +45,8 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
         filters = spec.stage is not None and spec.stage not in EDITS
         agreed = value in (spec.default, getattr(beams, name, spec.default))
         if (filters or name in _NOT_FOR_BEAMS) and not agreed:
-            raise ParamsError(
-                f"{name} must keep its default {spec.default!r} in a beam search, which draws nothing, got {value!r}; "
-                "leave it out or set it in BeamSearchParams"
-            )
+            rule = f"{name} must keep its default {spec.default!r} in a beam search, which draws nothing, got {value!r}"
+            raise ParamsError(f"{rule}; leave it out{' or set it in BeamSearchParams' if hasattr(beams, name) else ''}")
     return given.replace(
         temperature=beams.temperature or 1.0,
         max_tokens=beams.max_tokens,

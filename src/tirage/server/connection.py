@@ -74,6 +74,8 @@ class Connection(HttpToolsProtocol):
     _unsent = 0
     # What is not answered yet: the current request, and those that the client has pipelined.
     _open: tuple[RequestResponseCycle, ...] = ()
+    # What answers invalid bytes, once the requests before them are answered.
+    _refusal: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -94,6 +96,9 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
+            return
+        if self._refusal is not None:
+            self._ignore(data)
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -138,7 +143,7 @@ class Connection(HttpToolsProtocol):
         if self.scope["http_version"] == "1.0":
             self.cycle.send = without_chunks(self.cycle)  # type: ignore[method-assign]
         self._useless = 0
-        self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
+        self._open = (*self._unanswered, self.cycle)
         if 1 < len(self._open) <= _AHEAD:
             self.flow.resume_reading()
 
@@ -156,6 +161,9 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
+        if self._refusal is not None and not self._unanswered and not self.transport.is_closing():
+            self.transport.write(self._refusal)
+            self.transport.close()
         super().on_response_complete()
         if not self._answering and self._in_head:
             self.open.waiting[self] = None
@@ -189,9 +197,8 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
-    def _earlier(self) -> bool:
-        """Whether a request before the current one is not answered yet."""
-        return any(cycle is not self.cycle and not cycle.response_complete for cycle in self._open)
+    def _unanswered(self) -> list[RequestResponseCycle]:
+        return [cycle for cycle in self._open if not cycle.response_complete]
 
     def _watch_stall(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
@@ -219,15 +226,31 @@ class Connection(HttpToolsProtocol):
         return [(ID_HEADER, (known or request_id(asked)).encode()), *self.origins.headers(asked)]
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers in place of the application, unless an answer has begun or another request is open, and closes."""
-        if not self._answering:
-            self.transport.write(plain_response(refusal, self._own_headers()))
-        elif not self._in_head and not self.cycle.response_started and not self._earlier:
+        """Answers in place of the application, after the requests that came before, and closes.
+
+        A request whose answer has begun before all of it has come gets no other.
+        """
+        self._disarm()
+        response = plain_response(refusal, self._own_headers())
+        if self._answering and not self._in_head:
             # The application waits for the rest of this body; nothing that it sends is written any more.
             self.cycle.disconnected = True
-            self.transport.write(plain_response(refusal, self._own_headers()))
-        self._disarm()
+            self._open = tuple(cycle for cycle in self._open if cycle is not self.cycle)
+            if self.pipeline:
+                self.pipeline.popleft()
+            if self.cycle.response_started:
+                response = b""
+        if self._unanswered:
+            self._refusal = response
+            return
+        self.transport.write(response)
         self.transport.close()
+
+    def _ignore(self, data: bytes) -> None:
+        """Drops what comes after invalid bytes. A little is read, as reading notices a client that leaves."""
+        self._useless += len(data)
+        if self._useless > HEAD_BYTES:
+            self.flow.pause_reading()
 
 
 def without_chunks(cycle: RequestResponseCycle) -> Send:

@@ -19,12 +19,18 @@ from tirage.server.tool_call_parsers import TOOL_CALL_PARSERS
 SAMPLING_METHODS = ("base", "base_non_truncated", "air", "rejection")
 """FastDeploy's sampling classes; the environment variable FD_SAMPLING_CLASS names the server's default."""
 MIB = 1 << 20
+_HOST = r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_-])?"
+# As browsers write it: in lower case, and without the port that its scheme has by itself.
+_ORIGIN = r"(?!http://.*:80$)(?!https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d{1,5})?"
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """How a setting is given and checked. `low` and `high` are inclusive; `choices` are all its values."""
+    """How a setting is given and checked. `low` and `high` are inclusive; `choices` are all its values.
+
+    A text matches `pattern`, if there is one, which `form` puts into words.
+    """
 
     name: str
     help: str
@@ -35,6 +41,8 @@ class Flag:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    pattern: str | None = None
+    form: str = ""
     metavar: str | None = None
     default: Any = None
 
@@ -58,6 +66,8 @@ class Flag:
             value = float(value)
         if not isinstance(value, self.kind) or (isinstance(value, bool) and self.kind is not bool):
             raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}")
+        if self.pattern is not None and re.fullmatch(self.pattern, str(value)) is None:
+            raise ParamsError(f"{self.flag} must be {self.form}, got {value!r:.80}")
         if self.choices and value not in self.choices:
             hint = nearest(str(value), self.choices)
             raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}{hint}")
@@ -232,7 +242,12 @@ class Options:
     )
     enable_custom_logit_processor: bool = option(False, "let requests name logits processors (custom_logit_processor)")
     media_root: Path | None = option(None, "folder of the files that requests may name as images and audio")  # noqa: RUF009
-    allowed_media_domain: tuple[str, ...] = option((), "domain from which images and audio may be fetched")
+    allowed_media_domain: tuple[str, ...] = option(
+        (),
+        "domain from which images and audio may be fetched",
+        pattern=rf"(\*\.)?{_HOST}",
+        form="a domain alone, such as example.org, or *.example.org for the names below it",
+    )
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
     key_weight: tuple[int, ...] = option(
         (),
@@ -251,8 +266,18 @@ class Options:
         None, "tokens of a tenant's prompts and answers per minute; more get 429", low=1, high=1 << 40
     )
     protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")
-    allowed_host: tuple[str, ...] = option((), "host name that clients may use, besides localhost and IP addresses")
-    cors_origin: tuple[str, ...] = option((), "web origin whose pages may call the server, such as https://example.org")
+    allowed_host: tuple[str, ...] = option(
+        (),
+        "host name that clients may use, besides localhost and IP addresses",
+        pattern=rf"\*|{_HOST}",
+        form="a host name without a port, such as models.example.org, or * for all",
+    )
+    cors_origin: tuple[str, ...] = option(
+        (),
+        "web origin whose pages may call the server, such as https://example.org",
+        pattern=rf"\*|null|{_ORIGIN}",
+        form="an origin as browsers send it, such as https://example.org or http://localhost:3000, or * for all",
+    )
     no_playground: bool = option(False, "leave out the page at /")
     ignore_unknown_fields: bool = option(False, "ignore fields that no route knows; a header of the answer lists them")
     log_format: str = option("plain", "form of the log on stderr", choices=("plain", "json"))

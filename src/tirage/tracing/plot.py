@@ -16,14 +16,19 @@ _ROWS = 12
 _MODEL, _LAW, _GONE = "#5b7bd5", "#17803d", "#c02636"
 
 
-def plot(e: ExplainedDraw) -> Figure:
-    """The figure of an explanation; raises TirageError without matplotlib, which the extra `plot` has."""
+def figure_class() -> type[Figure]:
+    """matplotlib's Figure; raises TirageError without matplotlib, which the extra `plot` has."""
     try:
         from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise TirageError("a plot needs matplotlib; run: pip install 'tirage[plot]'") from None
+    return Figure
+
+
+def plot(e: ExplainedDraw) -> Figure:
+    """The figure of an explanation; raises TirageError without matplotlib."""
     traces = shown(e)
-    figure = Figure(figsize=(11, 0.9 + 0.32 * max(len(traces), 8)), layout="constrained")
+    figure = figure_class()(figsize=(11, 0.9 + 0.32 * max(len(traces), 8)), layout="constrained")
     law, stages = figure.subplots(1, 2, width_ratios=(1, 1.25))
     # A token may hold dollar signs, which matplotlib would read as mathematics.
     figure.suptitle(f"{wording.headline(e)}  ({wording.printable(e.semantics)})", parse_math=False)

@@ -70,8 +70,8 @@ def rids_of(rid: Any, request: Request) -> list[str]:
             400, f"rid must be a non-empty text, or a list of them, got {shown(rid)}; name what to stop", param="rid"
         )
     limits = options_of(request).limits
-    check_limit(limits, "max_prompts", len(names), "rid")
-    check_limit(limits, "max_rid", max(len(name) for name in names), "rid")
+    check_limit(limits, "max_prompts", len(names), "number of rid entries")
+    check_limit(limits, "max_rid", max(len(name) for name in names), "rid characters")
     return list(dict.fromkeys(names))
 
 

@@ -216,14 +216,13 @@ class AnswerBuilder:
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The whole answer; raises Refusal when a sample has failed or was aborted."""
         raise_failed(completions)
-        pairs = [
-            (running, sample)
-            for running, completion in zip(self._group.requests, completions, strict=True)
-            for sample in completion.samples
-        ]
-        builders = [self._new_choice(index, running) for index, (running, _) in enumerate(pairs)]
-        choices = (builder.whole(sample) for builder, (_, sample) in zip(builders, pairs, strict=True))
-        more = {"usage": self._usage(completions), **self._extras(), **builders[0].shared()}
+        first, pairs = 0, list[tuple[ChoiceBuilder, Sample]]()
+        for running, completion in zip(self._group.requests, completions, strict=True):
+            pairs += [(self._new_choice(first + sample.index, running), sample) for sample in completion.samples]
+            # A beam search may find fewer; a stream numbers its choices before that is known.
+            first += running.engine_input.returned
+        choices = (builder.whole(sample) for builder, sample in pairs)
+        more = {"usage": self._usage(completions), **self._extras(), **pairs[0][0].shared()}
         return self._metadata.object(self._kind, choices, **more)
 
     def begin(self) -> Iterable[Event]:

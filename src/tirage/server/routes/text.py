@@ -94,7 +94,7 @@ async def text_ids(texts: Any, request: Request, *, special: bool) -> list[Any]:
     encode = manager.llm.tokenizer.encode
     batch = isinstance(texts, list)
     if batch:
-        check_limit(manager.options.limits, "max_prompts", len(texts), "prompt")
+        check_limit(manager.options.limits, "max_prompts", len(texts), "number of prompt entries")
     many = [checked_text(each, manager) for each in (texts if batch else [texts])]
     ids = [await manager.in_pool(lambda t=text: encode(t, add_special_tokens=special), tenant=tenant) for text in many]
     return ids if batch else ids[0]
@@ -149,7 +149,7 @@ async def detokenize(request: Request) -> Response:
         raise Refusal(400, f"tokens must be a list of token ids, or of such lists, got {shown(tokens)}", param="tokens")
     batch = bool(tokens) and isinstance(tokens[0], list)
     if batch:
-        check_limit(manager.options.limits, "max_prompts", len(tokens), "tokens")
+        check_limit(manager.options.limits, "max_prompts", len(tokens), "number of tokens entries")
     lists, tenant = tokens if batch else [tokens], tenant_of(request)
     texts = [await manager.in_pool(lambda ids=ids: decoded(ids, manager, skip), tenant=tenant) for ids in lists]
     text = texts if batch else texts[0]
