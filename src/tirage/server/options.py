@@ -215,7 +215,12 @@ class Options:
     draft: str | None = option(None, "a smaller model of the same vocabulary that makes the drafts", metavar="MODEL")
     chat_template: Path | None = option(None, "Jinja file instead of the model's template")  # noqa: RUF009
     lora: tuple[str, ...] = option(
-        (), "a LoRA adapter by the name that requests give", "--lora-paths", metavar="NAME=PATH"
+        (),
+        "a LoRA adapter by the name that requests give",
+        "--lora-paths",
+        metavar="NAME=PATH",
+        pattern="[^=]+=(?s:.+)",
+        form="NAME=PATH, such as french=adapters/french",
     )
     lora_root: Path | None = option(  # noqa: RUF009
         None, "folder below which adapters may be loaded while the server runs; without it none may be"
@@ -238,7 +243,11 @@ class Options:
         choices=tuple(TOOL_CALL_PARSERS),
     )
     logits_processor: tuple[str, ...] = option(
-        (), "a logits processor by the name that requests give", metavar="NAME=MODULE:OBJECT"
+        (),
+        "a logits processor by the name that requests give",
+        metavar="NAME=MODULE:OBJECT",
+        pattern="[^=]+=[^:]+:.+",
+        form="NAME=MODULE:OBJECT, such as shift=processors:Shift",
     )
     enable_custom_logit_processor: bool = option(False, "let requests name logits processors (custom_logit_processor)")
     media_root: Path | None = option(None, "folder of the files that requests may name as images and audio")  # noqa: RUF009

@@ -26,16 +26,14 @@ GROUP = "tirage.processors"
 def load_processors(options: Options) -> None:
     """Registers the processors of installed packages and those of --logits-processor, which may replace them.
 
-    Raises TirageError for one that cannot be loaded, ParamsError for a malformed flag.
+    Raises TirageError for one that cannot be loaded.
     """
     for point in entry_points(group=GROUP):
         if point.name not in processor_names():
             register(point.name, imported(point.load, point.name, point.value))
     for text in options.logits_processor:
-        name, place = pair(text, "--logits-processor", "NAME=MODULE:OBJECT")
-        module, colon, attribute = place.partition(":")
-        if not (module and colon and attribute):
-            raise ParamsError(f"--logits-processor must be NAME=MODULE:OBJECT, got {text!r}")
+        name, _, place = text.partition("=")
+        module, _, attribute = place.partition(":")
         register(name, imported(lambda m=module, a=attribute: find(m, a), name, place))
 
 
@@ -77,22 +75,14 @@ def check_arguments(name: str, check: Callable[[dict[str, Any]], object], argume
 
 
 def read_adapters(options: Options) -> dict[str, str]:
-    """Adapter folders by the names that requests use; raises ParamsError for a malformed or repeated flag."""
+    """Adapter folders by the names that requests use; raises ParamsError for a repeated one."""
     found: dict[str, str] = {}
     for text in options.lora:
-        name, place = pair(text, "--lora", "NAME=PATH")
+        name, _, place = text.partition("=")
         if name in found:
             raise ParamsError(f"--lora must give each name once, got {name!r} twice")
         found[name] = place
     return found
-
-
-def pair(text: str, flag: str, shape: str) -> tuple[str, str]:
-    """The two sides of `NAME=...`; raises ParamsError without a name or a value."""
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise ParamsError(f"{flag} must be {shape}, got {text!r}")
-    return name, value
 
 
 def with_named(
