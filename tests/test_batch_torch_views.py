@@ -49,7 +49,7 @@ HOSTED = (
     SamplingParams(typical_p=0.7, logprobs=7, return_kept=True),
     SamplingParams(top_k=5, logprob_token_ids=[1, 3], logprobs=1, logprobs_mode="sampled"),
     SamplingParams(top_h=0.4, return_kept=True),
-    SamplingParams(mirostat=2),
+    SamplingParams(mirostat=2, return_kept=True),
 )
 """What needs the host: without and with logprobs, longer lists than others have, single tokens, a record, a state."""
 FIELDS = ("token_ids", "sampled_logprobs", "status", "logprobs", "ranks", "top_token_ids", "top_logprobs")

@@ -77,7 +77,7 @@ def given(*params: Any) -> tuple[Any, ...]:
     tables = [there.tables[name].clone() for name in ops.TABLES]
     layout = there.layout
     flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes)
-    return logits(3), None, torch.arange(4), tables, layout.edits, 32, *flags
+    return logits(3), None, torch.arange(4), there.tables["carry"].clone(), tables, layout.edits, 32, *flags
 
 
 @pytest.mark.parametrize("params", [[PLAIN] * 4, [EVERYTHING] * 4, [SamplingParams(typical_p=0.5, seed=3)] * 4])

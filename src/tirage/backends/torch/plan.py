@@ -242,8 +242,11 @@ def has_two_temperatures(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     return (ops == TEMPERATURE).sum(axis=1) <= 1 + is_first
 
 
-def metadata_of(meta: NDArray[np.int64]) -> SamplingMetadata:
-    """The rows of a plan's `meta` int64 [B, columns] as SamplingMetadata, without edits, masks, views or records."""
+def metadata_of(meta: NDArray[np.int64], chances: NDArray[np.float64] | None = None) -> SamplingMetadata:
+    """The rows of a plan's `meta` int64 [B, columns] as SamplingMetadata, without edits, masks, views or records.
+
+    Where there are `chances` [B], a draw of them writes there what it leaves in those of SamplingMetadata.
+    """
     count = meta.shape[0]
     none, starts = np.zeros(0, np.int32), np.zeros(count + 1, np.int64)
     return SamplingMetadata(
@@ -266,4 +269,5 @@ def metadata_of(meta: NDArray[np.int64]) -> SamplingMetadata:
         asked_ids=none,
         protected_start=starts,
         protected_ids=none,
+        chances=chances,
     )

@@ -15,12 +15,11 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends.groups import Ids, has, runs_only, taken
+from tirage.backends.groups import Ids, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.plan import HEADER, REWRITES, SETS, DrawPlan, smooths_last
 from tirage.backends.torch.rule import integers
-from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
@@ -49,9 +48,6 @@ def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     able = runs_only(rows, (*edits.STEPS, SMOOTH, *SETS)) & ~rows.resample & (rows.views == View.NONE)
     able &= smooths_last(rows.programs)
     able &= np.diff(rows.protected_start) == 0
-    if rows.chances is not None:
-        # The chance of the token before adaptive-p, by which its state moves, is told by the host alone.
-        able &= ~has(rows, ADAPTIVE_P)
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 
@@ -62,19 +58,25 @@ def draw_into(
 
     `block` and `tile` are powers of two and change no result.
     """
-    at = integers(which, logits)
+    at, some = integers(which, logits), rows
     if which.size < rows.count:
-        logits, rows = logits[at], taken(rows, which)
-    state, plan = edited(logits, rows), DrawPlan.of(rows)
+        logits, some = logits[at], taken(rows, which)
+    state, plan = edited(logits, some), DrawPlan.of(some)
+    told = None
+    if rows.chances is not None and plan.planes:
+        told = Told(torch.empty(which.size, dtype=torch.float64, device=logits.device))
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
         token, logprob, support, status = launch(
             *(state.x, state.bad, meta),
             **plan.needs,
+            told=told,
             block=block,
             tile=tile,
         )
+    if rows.chances is not None and told is not None:
+        rows.chances[which] = told.values.cpu().numpy()
     out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
 
@@ -88,6 +90,7 @@ def launch(
     filters: bool,
     sums: bool,
     planes: int = 0,
+    told: Told | None = None,
     block: int = BLOCK,
     tile: int = TILE,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -95,7 +98,8 @@ def launch(
 
     `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `planes`. Everything is
     allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a column
-    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
+    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed. `told` is filled
+    where there are planes.
     """
     needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
     bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
@@ -107,7 +111,7 @@ def launch(
         PADDED=work.padded,
         **FIRST,
     )
-    return drawn(x, meta, work)
+    return drawn(x, meta, work, told)
 
 
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}
@@ -201,10 +205,23 @@ class Workspace:
         return self.rows * self.blocks
 
 
-def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What moves the states of B rows: `values` float64 [B] are the chances of their tokens before adaptive-p.
+
+    Where there is `carry`, the table of `device.carry`, they are what the rows at `slots` int64 [B] carry after their
+    tokens, which is noted there too.
+    """
+
+    values: Tensor
+    slots: Tensor | None = None
+    carry: Tensor | None = None
+
+
+def drawn(x: Tensor, meta: Tensor, work: Workspace, told: Told | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(token, logprob, support, status), each [B], of edited logits [B, V] once their rows are settled.
 
-    Those of rows with smoothing are changed.
+    Those of rows with smoothing are changed. `told` is filled where there are planes.
     """
     b, blocks, device = work.rows, work.blocks, x.device
     support = torch.empty(b, dtype=torch.int64, device=device)
@@ -229,11 +246,29 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
     found, sizes = (token, logprob, support), {"BLOCK": block, "PADDED": padded, "TILE": work.tile}
     if work.planes:
         _GENERAL[b,](
-            *(*passed, *work.as_sets(device), *found, *shape, steps, work.planes), LONG=2 * work.tile, **sizes, **WIDE
+            *(*passed, *work.as_sets(device), *_telling(told, meta), *found, *shape, steps, work.planes, _tells(told)),
+            LONG=2 * work.tile,
+            **sizes,
+            **WIDE,
         )
     else:
         _RESOLVE[b,](*passed, *found, *shape, steps, **sizes, **WIDE)
     return token, logprob, support, status
+
+
+def _tells(told: Told | None) -> int:
+    """What `general` tells of rows."""
+    if told is None:
+        return 0
+    return kernels.CHANCES if told.carry is None else kernels.STATES
+
+
+def _telling(told: Told | None, meta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where it tells it: values, slots and table; any tensors of these types where that is nowhere."""
+    if told is None:
+        return meta.view(torch.float64), meta, meta
+    slots, carry = (meta if each is None else each for each in (told.slots, told.carry))
+    return told.values, slots, carry
 
 
 def log_masses(mass: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.groups import runs_only
+from tirage.backends.torch.device.carry import CarryForm, blank_carry, fill_carry
 from tirage.backends.torch.device.past_form import (
     NO_PAST,
     PastForm,
@@ -38,7 +39,7 @@ from tirage.backends.torch.plan import (
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
-from tirage.history import MAX_HISTORY
+from tirage.history import MAX_HISTORY, History
 from tirage.operators import END, FIRST_FILTER, Step
 from tirage.operators.bad_words import enforced
 from tirage.operators.frequency import FREQUENCY
@@ -65,6 +66,7 @@ EDIT, SCOPE, FIRST, SECOND = range(4)
 operands, mostly float32 as bits."""
 _FEWEST = 256
 """Tokens that a table of counts has room for beyond those that a request brings along."""
+_NOTHING = History.of((), (), vocab_size=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class RowsLayout:
     `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
     some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
     of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
-    `views`: whether some row reports logprobs.
+    `views`: whether some row reports logprobs. `carries`: whether some row carries a state from token to token.
     """
 
     steps: int = 1
@@ -91,6 +93,7 @@ class RowsLayout:
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
+    carries: bool = False
 
     @property
     def changes(self) -> bool:
@@ -119,6 +122,7 @@ class RowsLayout:
             planes=joined_planes(self.planes, form.planes),
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
+            carries=self.carries or form.carry is not None,
         )
 
 
@@ -130,7 +134,7 @@ class RowForm:
     edits with `operands` int32 [P, 4] as `EDIT` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
     [n]; `banned` ids int32 [n], `allowed` ids or None, and `stop_ids` int32 [n], banned before `least` tokens. `past`
     is what it asks of the order of its tokens. `view` is whose logprobs it reports, `view_scale` float32 [2] c and
-    1 / T of that law, and `top_n` how many first candidates.
+    1 / T of that law, and `top_n` how many first candidates. `carry` is how its state moves, None without one.
     """
 
     meta: NDArray[np.int64]
@@ -152,6 +156,7 @@ class RowForm:
     view: View
     view_scale: NDArray[np.float32]
     top_n: int
+    carry: CarryForm | None
 
     @property
     def counted(self) -> int:
@@ -177,17 +182,16 @@ def form_of(row: SamplingRow) -> RowForm | None:
 def _form(compiled_params: CompiledParams) -> RowForm | None:
     params, semantics = compiled_params.params, compiled_params.semantics
     past = past_form(compiled_params)
-    if past is None:
+    if past is None or params.watermark is not None:
         return None
     # Without what the tokens decide, and words that are always banned, steps must be the same at each token.
     still = compiled_params
     if still.fixed is None or params.sequence_bias:
         still = compiled(params.replace(**_off(params, averages=past.averages)))
-    if still.fixed is None or still.carrier is not None:
-        return None
-    smooth = [step for step in still.fixed.steps if step.op == SMOOTH]
-    edits = [step for step in still.fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
-    filters = [step for step in still.fixed.steps if step.op >= FIRST_FILTER]
+    fixed = still.lower(_NOTHING, 0)
+    smooth = [step for step in fixed.steps if step.op == SMOOTH]
+    edits = [step for step in fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
+    filters = [step for step in fixed.steps if step.op >= FIRST_FILTER]
     program = np.array([*(step[:STEP_WIDTH] for step in (*smooth, *filters)), [END] * STEP_WIDTH], np.int64)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
     if not _runs(edits, rows) or not _tells(view_of(params), filters):
@@ -196,7 +200,8 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     changes = sorted([*changes, *_following(compiled_params, past)], key=lambda each: semantics.stages.index(each[0]))
     if smooth and any(semantics.stages.index(stage) > semantics.stages.index("smoothing") for stage, *_ in changes):
         return None
-    found = _found(still, edits, filters, DrawPlan.of(rows), past)
+    carry = CarryForm.of(still, [*smooth, *filters])
+    found = _found(still, fixed, edits, filters, DrawPlan.of(rows), past)
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
     banned = [*found.banned, *(word[0] for word in words if len(word) == 1)]
     return replace(
@@ -206,6 +211,9 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
         banned=np.array(banned, np.int32),
         least=params.min_tokens,
         counts=compiled_params.needs_counts,
+        # What a row carries is noted by the kernel that draws any steps.
+        planes=max(found.planes, carry is not None),
+        carry=carry,
     )
 
 
@@ -246,11 +254,15 @@ def _tells(view: View, filters: Sequence[Step]) -> bool:
 
 
 def _found(
-    given: CompiledParams, edits: Sequence[Step], filters: Sequence[Step], plan: DrawPlan, past: PastForm
+    given: CompiledParams,
+    fixed: Program,
+    edits: Sequence[Step],
+    filters: Sequence[Step],
+    plan: DrawPlan,
+    past: PastForm,
 ) -> RowForm:
     """The form of what does not follow from the tokens."""
-    fixed, view = given.fixed, view_of(given.params)
-    assert fixed is not None
+    view = view_of(given.params)
     return RowForm(
         meta=plan.meta[0],
         ops=(),
@@ -271,6 +283,7 @@ def _found(
         view=view,
         view_scale=_scale_of(view, filters),
         top_n=given.params.logprobs or 0,
+        carry=None,
     )
 
 
@@ -335,6 +348,8 @@ def arrays_of(
         out["early"][:] = bits_of(vocab_size, allowed=None, banned=form.stop_ids)
     if form.counts:
         _count(out, row)
+    if form.carry is not None:
+        fill_carry(out, form.carry, row)
     fill_past(out, form.past, history)
     out["view"][:], out["top_n"][:] = int(form.view), min(form.top_n, vocab_size)
     out["view_scale"][:] = form.view_scale[: out["view_scale"].size]
@@ -381,6 +396,7 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "fault": np.full((), -1, np.int64),
         "tail": np.zeros(layout.tail, np.int32),
         **blank_past(layout.past, vocab_size),
+        "carry": blank_carry(carries=layout.carries),
         "view": np.zeros(int(layout.views), np.int64),
         "view_scale": np.ones(2 * int(layout.views), np.float32),
         "top_n": np.zeros(int(layout.views), np.int64),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.carry import CARRIED, follow
 from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
 from tirage.backends.torch.kernels.layout import IS_GREEDY, PROGRAM, VARYING, constant
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
@@ -62,17 +63,24 @@ _FEW = tl.constexpr(FEW)
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _CERTAIN = tl.constexpr(1 << 40)
 _ALWAYS = tl.constexpr(1 << 32)
+CHANCES, STATES = 1, 2
+"""What is told of rows: the chance of the token before adaptive-p, or what the row carries after it."""
+_STATES = tl.constexpr(STATES)
 _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
 # fmt: off
-@triton.jit(do_not_specialize=(*VARYING, "planes"))
+@triton.jit(do_not_specialize=(*VARYING, "planes", "tells"))
 def general(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
-    state_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, planes,
+    state_ptr, told_ptr, slots_ptr, carry_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps,
+    planes, tells,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
-    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids."""
+    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids.
+
+    `tells` is 0 or what is told of rows, `CHANCES` or `STATES`.
+    """
     row = tl.program_id(0).to(tl.int64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
@@ -88,6 +96,26 @@ def general(
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)
     tl.store(support_ptr + row, support.to(tl.int64))
+    if tells > 0:
+        is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
+        chance = tl.full((), float("nan"), tl.float64)
+        if is_set:
+            chance = chance_of(x_ptr + row * size, state_ptr + row * WORDS_OF_ROW, meta_ptr + row * columns, token)
+        if tells == _STATES:
+            chance = follow(carry_ptr + tl.load(slots_ptr + row) * CARRIED, token, lp, chance)
+        tl.store(told_ptr + row, chance)
+
+
+@triton.jit
+def chance_of(x_ptr, state_ptr, meta_ptr, token):
+    """The share of a token in the set that it was drawn from, before adaptive-p, float64; NaN without one."""
+    share = word(state_ptr, SHARE)
+    state_ptr += tl.where((share >= 0) & (drawn_turn(meta_ptr, share) == 0), WITHOUT, 0)
+    m, c, trimmed, left = scales_of(state_ptr)
+    x = tl.load(x_ptr + token)
+    _, w = weights_at(token, x, key_of(x), m, c, trimmed, left)
+    found = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64)
+    return tl.where(word(state_ptr, TARGET) >= 0, found, tl.full((), float("nan"), tl.float64))
 
 
 @triton.jit
