@@ -21,7 +21,14 @@ _TYPES = (
     | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
     | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr", "planes_ptr"), "*i32")
     | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts", "planes"), "i32")
-    | {"status_ptr": "*i8", "bad_ptr": "*u8", "told_ptr": "*fp64", "tells": "i32"}
+    | {
+        "status_ptr": "*i8",
+        "bad_ptr": "*u8",
+        "told_ptr": "*fp64",
+        "tells": "i32",
+        "spares": "i32",
+        "spared_ptr": "*i32",
+    }
 )
 _SLOTS = (
     dict.fromkeys(

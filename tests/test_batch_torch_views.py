@@ -40,6 +40,7 @@ AS_SETS = (
     ),
     SamplingParams(temperature=0.7, tfs=0.9, top_h=0.8, logprobs=3),
     SamplingParams(temperature=0.8, xtc_probability=0.5, xtc_threshold=0.05, min_keep=2, semantics="llamacpp"),
+    SamplingParams(xtc_probability=0.7, xtc_threshold=0.03, xtc_protected_ids=[*range(0, V, 3)], top_p=0.9, logprobs=1),
     SamplingParams(temperature=0, typical_p=0.5),
     SamplingParams(top_n_sigma=1.5, dynatemp_range=0.5, typical_p=0.8, min_keep=4, semantics="llamacpp"),
 )

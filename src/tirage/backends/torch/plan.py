@@ -94,7 +94,8 @@ class DrawPlan:
         ops = programs[:, :, 0]
         kind = np.where((ops == GREEDY).any(axis=1), GREEDILY, BY_PASSES)
         known = np.isin(ops, FILTERS) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
-        by_passes = known.all(axis=1) & can_run(programs)
+        # What XTC spares is known where rows are drawn as sets.
+        by_passes = known.all(axis=1) & can_run(programs) & (np.diff(rows.protected_start) == 0)
         kind = np.where(by_passes, kind, AS_SET)
         first, last = constants(programs)
         sums = summed(ops)
@@ -242,13 +243,19 @@ def has_two_temperatures(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     return (ops == TEMPERATURE).sum(axis=1) <= 1 + is_first
 
 
-def metadata_of(meta: NDArray[np.int64], chances: NDArray[np.float64] | None = None) -> SamplingMetadata:
+def metadata_of(
+    meta: NDArray[np.int64],
+    chances: NDArray[np.float64] | None = None,
+    spared: NDArray[np.bool_] | None = None,
+) -> SamplingMetadata:
     """The rows of a plan's `meta` int64 [B, columns] as SamplingMetadata, without edits, masks, views or records.
 
-    Where there are `chances` [B], a draw of them writes there what it leaves in those of SamplingMetadata.
+    Where there are `chances` [B], a draw of them writes there what it leaves in those of SamplingMetadata. `spared`
+    [B, V] are the tokens that XTC never removes, None for none.
     """
     count = meta.shape[0]
     none, starts = np.zeros(0, np.int32), np.zeros(count + 1, np.int64)
+    flags = np.zeros((count, 0), bool) if spared is None else spared
     return SamplingMetadata(
         programs=np.ascontiguousarray(meta[:, HEADER:]).reshape(count, -1, STEP_WIDTH),
         edit_ids=none,
@@ -267,7 +274,7 @@ def metadata_of(meta: NDArray[np.int64], chances: NDArray[np.float64] | None = N
         top_n=np.zeros(count, np.int32),
         asked_start=starts,
         asked_ids=none,
-        protected_start=starts,
-        protected_ids=none,
+        protected_start=np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int64),
+        protected_ids=np.nonzero(flags)[1].astype(np.int32),
         chances=chances,
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from tirage.backends.torch import kernels
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.triton import BLOCK, EXACT, FIRST, RUN, TILE, WIDE, Told, Workspace, drawn
+from tirage.backends.torch.triton import BLOCK, EXACT, FIRST, RUN, TILE, WIDE, Beside, Workspace, drawn
 from tirage.draw import Status
 
 PART = 4096
@@ -79,9 +79,11 @@ def draw(
             **STATUSES,
             **FIRST,
         )
-    carry = tables["carry"]
-    told = Told(torch.empty(work.rows if carry.shape[1] else 0, dtype=torch.float64, device=x.device), slots, carry)
-    return drawn(x, meta, work, told if carry.shape[1] else None), seeds, x, told.values
+    carry, spared = tables["carry"], tables["spared"]
+    carries = carry.shape[1] > 0
+    states = torch.empty(work.rows if carries else 0, dtype=torch.float64, device=x.device)
+    beside = Beside(told=states if carries else None, slots=slots, carry=carry, spared=spared)
+    return drawn(x, meta, work, beside), seeds, x, states
 
 
 def _held(tables: Tables, rows: int) -> tuple[Tensor, ...]:

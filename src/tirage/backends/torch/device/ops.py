@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends.torch import draw_op
@@ -31,7 +32,7 @@ READ = ("used", "window", "powers", "breaks")
 TABLES: tuple[str, ...] = (
     "meta", "used", "length", "least", "edits", "bias_ids", "bias_values", "words", "early", "count_ids", "in_prompt",
     "in_output", "distinct", "ring", "ahead", "prompt", "window", "ngram", "powers", "last_power", "breaks", "unbroken",
-    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "arrived", "bins",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "spared", "arrived", "bins",
 )  # fmt: skip
 """The other tables that a draw reads; in the last two the kernels count while they run, from 0 and to 0 again."""
 
@@ -230,7 +231,8 @@ def by_tensors(
     full, empty = rows["length"] > room, ~rows["used"]
     carries = tables["carry"].shape[1] > 0
     chances = np.full(len(slots) if carries else 0, np.nan)
-    found = draw_op.on_host(y, bad | full | empty, rows["meta"], chances if carries else None)
+    spared = _flags(rows["spared"], y.shape[1]) if tables["spared"].shape[1] else None
+    found = draw_op.on_host(y, bad | full | empty, rows["meta"], chances if carries else None, spared)
     token, logprob, support, status = found
     status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
     if planes & REWRITES:
@@ -240,6 +242,12 @@ def by_tensors(
         states = follow(rows["carry"], token, logprob, states)
         tables["carry"].index_copy_(0, slots, rows["carry"])
     return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y, states
+
+
+def _flags(words: Tensor, size: int) -> NDArray[np.bool_]:
+    """Bitmasks int32 [B, ceil(V / 32)] as bool [B, V]."""
+    octets = words.numpy().view(np.uint8)
+    return np.unpackbits(octets, axis=1, bitorder="little")[:, :size].astype(bool)
 
 
 Told = tuple[Tensor, Tensor, Tensor, Tensor]

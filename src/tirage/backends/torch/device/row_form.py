@@ -78,6 +78,7 @@ class RowsLayout:
     some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
     of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
     `views`: whether some row reports logprobs. `carries`: whether some row carries a state from token to token.
+    `spares`: whether there are tokens that XTC of some row never removes.
     """
 
     steps: int = 1
@@ -94,6 +95,7 @@ class RowsLayout:
     past: PastSizes = NO_PAST
     views: bool = False
     carries: bool = False
+    spares: bool = False
 
     @property
     def changes(self) -> bool:
@@ -123,6 +125,7 @@ class RowsLayout:
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
             carries=self.carries or form.carry is not None,
+            spares=self.spares or bool(form.spared.size),
         )
 
 
@@ -134,7 +137,8 @@ class RowForm:
     edits with `operands` int32 [P, 4] as `EDIT` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
     [n]; `banned` ids int32 [n], `allowed` ids or None, and `stop_ids` int32 [n], banned before `least` tokens. `past`
     is what it asks of the order of its tokens. `view` is whose logprobs it reports, `view_scale` float32 [2] c and
-    1 / T of that law, and `top_n` how many first candidates. `carry` is how its state moves, None without one.
+    1 / T of that law, and `top_n` how many first candidates. `carry` is how its state moves, None without one;
+    `spared` int32 [n] what XTC never removes.
     """
 
     meta: NDArray[np.int64]
@@ -157,6 +161,7 @@ class RowForm:
     view_scale: NDArray[np.float32]
     top_n: int
     carry: CarryForm | None
+    spared: NDArray[np.int32]
 
     @property
     def counted(self) -> int:
@@ -172,7 +177,7 @@ class RowForm:
 def form_of(row: SamplingRow) -> RowForm | None:
     """The form of a request, or None when it needs the host."""
     params = row.params
-    if params.logits_processors or params.return_kept or params.xtc_protected_ids or row.step is not None:
+    if params.logits_processors or params.return_kept or row.step is not None:
         return None
     if params.logprob_token_ids or (params.lists_logprobs and params.logprobs_mode == "sampled"):
         return None
@@ -193,7 +198,9 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     edits = [step for step in fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
     filters = [step for step in fixed.steps if step.op >= FIRST_FILTER]
     program = np.array([*(step[:STEP_WIDTH] for step in (*smooth, *filters)), [END] * STEP_WIDTH], np.int64)
+    spared = np.array(params.xtc_protected_ids if compiled_params.coin else (), np.int32)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
+    rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared)
     if not _runs(edits, rows) or not _tells(view_of(params), filters):
         return None
     changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
@@ -214,6 +221,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
         # What a row carries is noted by the kernel that draws any steps.
         planes=max(found.planes, carry is not None),
         carry=carry,
+        spared=spared,
     )
 
 
@@ -284,6 +292,7 @@ def _found(
         view_scale=_scale_of(view, filters),
         top_n=given.params.logprobs or 0,
         carry=None,
+        spared=np.zeros(0, np.int32),
     )
 
 
@@ -348,6 +357,8 @@ def arrays_of(
         out["early"][:] = bits_of(vocab_size, allowed=None, banned=form.stop_ids)
     if form.counts:
         _count(out, row)
+    if layout.spares:
+        out["spared"][:] = bits_of(vocab_size, allowed=form.spared, banned=form.spared[:0])
     if form.carry is not None:
         fill_carry(out, form.carry, row)
     fill_past(out, form.past, history)
@@ -397,6 +408,7 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "tail": np.zeros(layout.tail, np.int32),
         **blank_past(layout.past, vocab_size),
         "carry": blank_carry(carries=layout.carries),
+        "spared": np.zeros(words if layout.spares else 0, np.int32),
         "view": np.zeros(int(layout.views), np.int64),
         "view_scale": np.ones(2 * int(layout.views), np.float32),
         "top_n": np.zeros(int(layout.views), np.int64),

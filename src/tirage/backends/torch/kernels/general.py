@@ -32,6 +32,7 @@ from tirage.backends.torch.kernels.sets import (
     NEAREST,
     SCALE,
     SHARE,
+    SPARED,
     SUPPORT,
     TARGET,
     TOKEN,
@@ -70,23 +71,24 @@ _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
 # fmt: off
-@triton.jit(do_not_specialize=(*VARYING, "planes", "tells"))
+@triton.jit(do_not_specialize=(*VARYING, "planes", "tells", "spares"))
 def general(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
-    state_ptr, told_ptr, slots_ptr, carry_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps,
-    planes, tells,
+    state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks,
+    steps, planes, tells, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
     """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids.
 
-    `tells` is 0 or what is told of rows, `CHANCES` or `STATES`.
+    `tells` is 0 or what is told of rows, `CHANCES` or `STATES`; `spares` how many words of a slot say which tokens XTC
+    never removes.
     """
     row = tl.program_id(0).to(tl.int64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
         token, lp, support = draw_set(
-            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
-            meta_ptr + row * columns, size, steps, planes, LONG,
+            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, slots_ptr + row, spared_ptr,
+            meta_ptr + row * columns, size, steps, planes, spares, LONG,
         )
     else:
         token, lp, support = resolve_row(
@@ -119,7 +121,9 @@ def chance_of(x_ptr, state_ptr, meta_ptr, token):
 
 
 @triton.jit
-def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, steps, planes, TILE: tl.constexpr):
+def draw_set(
+    x_ptr, list_ptr, state_ptr, slot_ptr, spared_ptr, meta_ptr, size, steps, planes, spares, TILE: tl.constexpr
+):
     """(token, logprob, support) of one row; the second plane marks what the row without XTC can draw."""
     smooth(x_ptr, meta_ptr, size, steps, TILE)
     share, none = share_of_coin(meta_ptr, steps), tl.full((), 0, tl.int64)
@@ -137,7 +141,7 @@ def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, steps, planes, TILE: tl
             tl.debug_barrier()
         if (share >= 0) & (turn == 0):
             save(state_ptr, 0, WITHOUT)  # pyright: ignore[reportArgumentType]
-            mark(x_ptr, list_ptr, state_ptr, size, TILE)
+            mark(x_ptr, list_ptr, state_ptr, slot_ptr, spared_ptr, spares, size, TILE)
     token, support = word(state_ptr, TOKEN).to(tl.int32), word(state_ptr, SUPPORT).to(tl.int32)
     if word(state_ptr, SHARE) >= 0:
         lp = logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE)
@@ -265,7 +269,7 @@ def weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE: tl.constexpr):
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
-            marked = tl.load(list_ptr + size + ids, mask=w > least, other=0)
+            marked = tl.load(list_ptr + size + ids, mask=w > least, other=0) & 1
             mass += w
             number += ((w > 0) & (marked == 0)).to(tl.int32)
     total, found = tl.sum(mass, 0), tl.sum(number, 0)
@@ -297,20 +301,25 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
 
 
 @triton.jit
-def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Writes 1 for each token that is drawn from, and 0 for all others."""
+def mark(x_ptr, list_ptr, state_ptr, slot_ptr, spared_ptr, spares, size, TILE: tl.constexpr):
+    """Writes 1 for each token that is drawn from, and 0 for all others, with the bit of those that XTC spares."""
     PART: tl.constexpr = TILE // 4
     lanes = tl.arange(0, PART)
+    spared_ptr += tl.load(slot_ptr, mask=spares > 0, other=0) * spares
     for start in range(0, size, TILE):
         for part in range(0, TILE, PART):
             at = start + part + lanes
-            tl.store(list_ptr + size + at, lanes * 0, mask=at < size)
+            words = tl.load(spared_ptr + (at >> 5), mask=at < tl.where(spares > 0, size, 0), other=0)
+            tl.store(list_ptr + size + at, ((words >> (at & 31)) & 1) << SPARED, mask=at < size)
     tl.debug_barrier()
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            tl.store(list_ptr + size + ids, lanes * 0 + 1, mask=drawn_weights(ids, x, key, state_ptr) > 0)
+            is_drawn = drawn_weights(ids, x, key, state_ptr) > 0
+            before = tl.load(list_ptr + size + ids, mask=is_drawn, other=0)
+            # Each token is listed once.
+            tl.store(list_ptr + size + ids, before | 1, mask=is_drawn)
     tl.debug_barrier()
 
 
@@ -332,7 +341,7 @@ def logprob_in_set(x_ptr, state_ptr, token):
 @triton.jit
 def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE: tl.constexpr):
     """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
-    x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token)
+    x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token) & 1
     key, is_held = key_of(x), holds(list_ptr, state_ptr, token, size, TILE)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
     w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)

@@ -48,6 +48,8 @@ WITHOUT = tl.constexpr(32)
     SUPPORT, SHARE, TOKEN,
 ) = (tl.constexpr(64 + at) for at in range(25))  # fmt: skip
 _SAVED = tl.constexpr(32)
+SPARED = tl.constexpr(1)
+"""The bit in the second plane of tokens that XTC never removes; the one before is that of tokens drawn without it."""
 FEW = 128
 """Ids that a row has room for beside its planes: the first tokens, of which some rules look at 100."""
 ALL = tl.constexpr((1 << 31) - 1)
@@ -199,7 +201,8 @@ def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
 
     A token stays whose weight is at least `LEAST`, or whose measure is at most `LIMIT`, or at most `LEVEL` where it
     stands before or at the cut. What is measured is its exponent, how far that is from the `MEAN` one, or the distance
-    of top-n-sigma. Where `IS_REMOVED`, tokens go that have the weight and stand before the cut, and all others stay.
+    of top-n-sigma. Where `IS_REMOVED`, tokens go that have the weight and stand before the cut, unless they are spared;
+    all others stay.
     """
     PART: tl.constexpr = TILE // 4
     m, c, trimmed, left = scales_of(state_ptr)
@@ -218,7 +221,9 @@ def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
                 measure = spread_at(state_ptr, x)
             before = is_in(key, ids, cut_key, cut_id)
             stays = (w >= least) | (measure <= limit) | ((measure <= level) & before)
-            stays = tl.where(is_removed, ((w >= least) & before) == 0, stays) & (key > NEG_INF)
+            is_asked = key > tl.where(is_removed, NEG_INF, POS_INF)
+            spared = tl.load(list_ptr + size + ids, mask=is_asked, other=0) >> SPARED
+            stays = tl.where(is_removed, ((w >= least) & before & (spared == 0)) == 0, stays) & (key > NEG_INF)
             one = stays.to(tl.int32)
             # The list is written where it was read: all have read this part before any writes.
             tl.debug_barrier()
