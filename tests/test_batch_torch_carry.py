@@ -32,7 +32,8 @@ ASKED: dict[str, SamplingParams] = {
     "behind filters": SamplingParams(
         mirostat=2, mirostat_tau=1.5, top_k=9, repetition_penalty=1.3, logit_bias={3: 2.0}
     ),
-    "far off": SamplingParams(mirostat=2, mirostat_tau=100.0, mirostat_eta=10.0, temperature=1.5),
+    "high": SamplingParams(mirostat=2, mirostat_tau=100.0, temperature=1.5),
+    "below zero": SamplingParams(mirostat=2, mirostat_tau=0.4, mirostat_eta=10.0, temperature=1.5),
     "greedy": SamplingParams(mirostat=2, mirostat_tau=1.0, temperature=0.0),
     "alone": SamplingParams(
         semantics=_ALONE,

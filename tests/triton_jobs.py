@@ -99,7 +99,8 @@ def set_job(number: int, rows: int) -> Job:
         pile.history(r)
         edits = pile.edits(r) if r.random() < 0.3 else []
         if r.random() < 0.3:
-            edits.append((int(SMOOTH), *(numbers.bits(np.float32(r.choice(SQUARES))) for _ in range(2))))
+            smoothing = int(SMOOTH), *(numbers.bits(np.float32(r.choice(SQUARES))) for _ in range(2))
+            edits.insert(int(r.integers(len(edits) + 1)), smoothing)
         programs.append(edits + varied(program, r, options=True))
     masks = r.integers(-(2**31), 2**31, (rows, -(-size // 32))).astype(np.int32)
     masks[r.random(rows) < 0.7] = -1

@@ -41,6 +41,7 @@ from tirage.exact.weights import exponents, weights
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.semantics import PRESETS
 
 Compared = dict[str, int]
 
@@ -354,7 +355,7 @@ class Stepped:
         apart = {**tables, "carry": tables["carry"].clone()}
         expected = _BY_TENSORS(x, words, slots, apart, order, **options)
         found = self._counted(
-            "draw", lambda: launches.draw(x, words, slots, tables, **options, block=8, tile=16, part=16)
+            "draw", lambda: launches.draw(x, words, slots, tables, **options, block=8, tile=16, part=8)
         )
         ok = expected[0][3] == 0
         for name, one, other in zip(_FOUND, (*expected[0], *expected[1:]), (*found[0], *found[1:]), strict=True):
@@ -457,7 +458,10 @@ def in_turn(rows: int) -> None:
     builder.set_grid_idx = lambda *at: forwards(*np.subtract(builder.grid_dim, np.add(at, 1)).tolist())
     assert all(compared(program_job(number, rows))["differences"] == 0 for number in (10, 40))
     x, slots = shaped_logits(np.random.default_rng(1), rows, 40, 0), torch.arange(rows)
-    for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}):
+    stages = (stage for stage in PRESETS["canonical"].stages if stage != "smoothing")
+    first = replace(PRESETS["canonical"], name="first", stages=("smoothing", *stages))
+    smooth: dict[str, Any] = {"semantics": first, "smoothing_factor": 0.3, "repetition_penalty": 1.3}
+    for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}, smooth):
         batch: Any = TorchBatch(40, rows, like=x, history_capacity=16)
         for seed in range(rows):
             batch.add(SamplingParams(**asked, logprobs=2, seed=seed), [1, 2])

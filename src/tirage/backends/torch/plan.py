@@ -5,7 +5,7 @@ The kernels read this table where it lies; nothing here needs Triton. A row's fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,15 @@ class DrawPlan:
         draws = kind == BY_PASSES
         some = [bool(which.any()) for which in (draws, filters & draws, (sums > 0) & draws)]
         return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
+
+    def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:
+        """The plan for rows `which` bool [B] whose logits are smoothed already: nothing runs in the place of it."""
+        at = HEADER + STEP_WIDTH * np.arange((self.meta.shape[1] - HEADER) // STEP_WIDTH)
+        ops = self.meta[:, at]
+        ops[which[:, None] & (ops == SMOOTH)] = 0
+        meta = self.meta.copy()
+        meta[:, at] = ops
+        return replace(self, meta=meta)
 
     @property
     def needs(self) -> dict[str, Any]:

@@ -46,7 +46,6 @@ _LOG_MASSES: Any = kernels.log_masses
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     able = runs_only(rows, (*edits.STEPS, SMOOTH, *SETS)) & ~rows.resample & (rows.views == View.NONE)
-    able &= smooths_last(rows.programs)
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 
@@ -60,7 +59,8 @@ def draw_into(
     at, some = integers(which, logits), rows
     if which.size < rows.count:
         logits, some = logits[at], taken(rows, which)
-    state, plan = edited(logits, some), DrawPlan.of(some)
+    early = ~smooths_last(some.programs)
+    state, plan = edited(logits, some, early), DrawPlan.of(some).without_smoothing(early)
     beside = _beside(some, logits) if plan.planes else Beside()
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):

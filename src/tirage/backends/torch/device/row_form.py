@@ -67,6 +67,8 @@ operands, mostly float32 as bits."""
 _FEWEST = 256
 """Tokens that a table of counts has room for beyond those that a request brings along."""
 _NOTHING = History.of((), (), vocab_size=1)
+_Change = tuple[str, int, tuple[int, int, int]]
+"""(stage, edit, its scope and operands)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,18 +199,20 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     smooth = [step for step in fixed.steps if step.op == SMOOTH]
     edits = [step for step in fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
     filters = [step for step in fixed.steps if step.op >= FIRST_FILTER]
+    changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
+    changes = _ordered([*changes, *_following(compiled_params, past)], smooth, semantics.stages)
     program = np.array([*(step[:STEP_WIDTH] for step in (*smooth, *filters)), [END] * STEP_WIDTH], np.int64)
     spared = np.array(params.xtc_protected_ids if compiled_params.coin else (), np.int32)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
     rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared)
     if not _runs(edits, rows) or not _tells(view_of(params), filters):
         return None
-    changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
-    changes = sorted([*changes, *_following(compiled_params, past)], key=lambda each: semantics.stages.index(each[0]))
-    if smooth and any(semantics.stages.index(stage) > semantics.stages.index("smoothing") for stage, *_ in changes):
-        return None
+    plan = DrawPlan.of(rows)
+    if any(op == SMOOTH for _, op, _ in changes):
+        meta = np.delete(plan.meta, np.s_[HEADER : HEADER + STEP_WIDTH], axis=1)
+        plan, smooth = replace(plan, meta=meta, planes=plan.planes & ~REWRITES), []
     carry = CarryForm.of(still, [*smooth, *filters])
-    found = _found(still, fixed, edits, filters, DrawPlan.of(rows), past)
+    found = _found(still, fixed, edits, filters, plan, past)
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
     banned = [*found.banned, *(word[0] for word in words if len(word) == 1)]
     return replace(
@@ -238,8 +242,18 @@ def _off(params: SamplingParams, *, averages: bool) -> dict[str, Any]:
     }
 
 
-def _following(given: CompiledParams, past: PastForm) -> Iterator[tuple[str, int, tuple[int, int, int]]]:
-    """(stage, edit, its scope and operands) of what follows from the tokens."""
+def _ordered(changes: Sequence[_Change], smooth: Sequence[Step], stages: Sequence[str]) -> list[_Change]:
+    """The changes in the order of their stages, and a smoothing that does not stand behind all of them."""
+    found = sorted(changes, key=lambda each: stages.index(each[0]))
+    for step in smooth:
+        at = sum(stages.index(stage) < stages.index("smoothing") for stage, *_ in found)
+        if at < len(found):
+            found.insert(at, ("smoothing", int(SMOOTH), (0, step.a, step.b)))
+    return found
+
+
+def _following(given: CompiledParams, past: PastForm) -> Iterator[_Change]:
+    """What follows from the tokens."""
     params, semantics = given.params, given.semantics
     if past.averages:
         scope_of = scope(semantics.frequency_history, semantics.penalty_window)

@@ -15,12 +15,12 @@ from tirage.backends.torch.kernels.layout import IS_GREEDY, PROGRAM, VARYING, co
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
-    clamped,
     cleaned,
     key_of,
     ln_of,
     log2_fixed,
     logprob_of,
+    smoothed,
     value_of,
     weight_of,
 )
@@ -86,8 +86,9 @@ def general(
     row = tl.program_id(0).to(tl.int64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
+        spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
         token, lp, support = draw_set(
-            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, slots_ptr + row, spared_ptr,
+            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr,
             meta_ptr + row * columns, size, steps, planes, spares, LONG,
         )
     else:
@@ -121,15 +122,15 @@ def chance_of(x_ptr, state_ptr, meta_ptr, token):
 
 
 @triton.jit
-def draw_set(
-    x_ptr, list_ptr, state_ptr, slot_ptr, spared_ptr, meta_ptr, size, steps, planes, spares, TILE: tl.constexpr
-):
+def draw_set(x_ptr, list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, planes, spares, TILE: tl.constexpr):
     """(token, logprob, support) of one row; the second plane marks what the row without XTC can draw."""
     smooth(x_ptr, meta_ptr, size, steps, TILE)
     share, none = share_of_coin(meta_ptr, steps), tl.full((), 0, tl.int64)
     put(state_ptr, SHARE, share)
     put(state_ptr, TOTAL, none)
     put(state_ptr, SUPPORT, none)
+    if share >= 0:
+        spare(list_ptr, spared_ptr, spares, size, TILE)
     tl.debug_barrier()
     for turn in range(tl.where(share >= 0, 2, 1)):
         run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, turn, size, steps, planes, TILE)
@@ -141,7 +142,7 @@ def draw_set(
             tl.debug_barrier()
         if (share >= 0) & (turn == 0):
             save(state_ptr, 0, WITHOUT)  # pyright: ignore[reportArgumentType]
-            mark(x_ptr, list_ptr, state_ptr, slot_ptr, spared_ptr, spares, size, TILE)
+            mark(x_ptr, list_ptr, state_ptr, size, TILE)
     token, support = word(state_ptr, TOKEN).to(tl.int32), word(state_ptr, SUPPORT).to(tl.int32)
     if word(state_ptr, SHARE) >= 0:
         lp = logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE)
@@ -168,9 +169,7 @@ def smooth(x_ptr, meta_ptr, size, steps, TILE: tl.constexpr):
                 for part in range(0, TILE, PART):
                     at = start + part + lanes
                     x = tl.load(x_ptr + at, mask=at < size, other=float("-inf"))
-                    d = clamped(top - cleaned(x))
-                    growth = clamped(square + clamped(cube * d))
-                    new = clamped(clamped(top - clamped(growth * clamped(d * d))))
+                    new = smoothed(x, top, square, cube)
                     tl.store(x_ptr + at, tl.where(key_of(x) > NEG_INF, new, x), mask=at < size)
             tl.debug_barrier()
 
@@ -301,17 +300,20 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
 
 
 @triton.jit
-def mark(x_ptr, list_ptr, state_ptr, slot_ptr, spared_ptr, spares, size, TILE: tl.constexpr):
-    """Writes 1 for each token that is drawn from, and 0 for all others, with the bit of those that XTC spares."""
+def spare(list_ptr, spared_ptr, spares, size, TILE: tl.constexpr):
+    """Writes the bit of what XTC spares for each token, and no mark."""
     PART: tl.constexpr = TILE // 4
-    lanes = tl.arange(0, PART)
-    spared_ptr += tl.load(slot_ptr, mask=spares > 0, other=0) * spares
     for start in range(0, size, TILE):
         for part in range(0, TILE, PART):
-            at = start + part + lanes
+            at = start + part + tl.arange(0, PART)
             words = tl.load(spared_ptr + (at >> 5), mask=at < tl.where(spares > 0, size, 0), other=0)
             tl.store(list_ptr + size + at, ((words >> (at & 31)) & 1) << SPARED, mask=at < size)
-    tl.debug_barrier()
+
+
+@triton.jit
+def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Marks each token that is drawn from."""
+    PART: tl.constexpr = TILE // 4
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
