@@ -33,6 +33,7 @@ from tirage.backends.torch.kernels.sets import (
     SCALE,
     SHARE,
     SPARED,
+    SPARES,
     SUPPORT,
     TARGET,
     TOKEN,
@@ -87,9 +88,10 @@ def general(
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
         spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
+        spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
         token, lp, support = draw_set(
-            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr,
-            meta_ptr + row * columns, size, steps, planes, spares, LONG,
+            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
+            meta_ptr + row * columns, size, steps, planes, LONG,
         )
     else:
         token, lp, support = resolve_row(
@@ -122,15 +124,13 @@ def chance_of(x_ptr, state_ptr, meta_ptr, token):
 
 
 @triton.jit
-def draw_set(x_ptr, list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, planes, spares, TILE: tl.constexpr):
+def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, steps, planes, TILE: tl.constexpr):
     """(token, logprob, support) of one row; the second plane marks what the row without XTC can draw."""
     smooth(x_ptr, meta_ptr, size, steps, TILE)
     share, none = share_of_coin(meta_ptr, steps), tl.full((), 0, tl.int64)
     put(state_ptr, SHARE, share)
     put(state_ptr, TOTAL, none)
     put(state_ptr, SUPPORT, none)
-    if share >= 0:
-        spare(list_ptr, spared_ptr, spares, size, TILE)
     tl.debug_barrier()
     for turn in range(tl.where(share >= 0, 2, 1)):
         run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, turn, size, steps, planes, TILE)
@@ -300,10 +300,11 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
 
 
 @triton.jit
-def spare(list_ptr, spared_ptr, spares, size, TILE: tl.constexpr):
-    """Writes the bit of what XTC spares for each token, and no mark."""
+def spare(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: tl.constexpr):
+    """Writes the bit of what XTC spares for each token of a row that has one, and no mark."""
     PART: tl.constexpr = TILE // 4
-    for start in range(0, size, TILE):
+    put(state_ptr, SPARES, spares)
+    for start in range(0, tl.where(share_of_coin(meta_ptr, steps) >= 0, size, 0), TILE):
         for part in range(0, TILE, PART):
             at = start + part + tl.arange(0, PART)
             words = tl.load(spared_ptr + (at >> 5), mask=at < tl.where(spares > 0, size, 0), other=0)
@@ -315,13 +316,13 @@ def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Marks each token that is drawn from."""
     PART: tl.constexpr = TILE // 4
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    least = tl.where(word(state_ptr, SPARES) > 0, 0, _CERTAIN)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            is_drawn = drawn_weights(ids, x, key, state_ptr) > 0
-            before = tl.load(list_ptr + size + ids, mask=is_drawn, other=0)
+            w = drawn_weights(ids, x, key, state_ptr)
             # Each token is listed once.
-            tl.store(list_ptr + size + ids, before | 1, mask=is_drawn)
+            tl.store(list_ptr + size + ids, 1 + tl.load(list_ptr + size + ids, mask=w > least, other=0), mask=w > 0)
     tl.debug_barrier()
 
 
