@@ -21,14 +21,21 @@ _TYPES = (
     | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
     | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr", "planes_ptr"), "*i32")
     | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts", "planes"), "i32")
-    | {"status_ptr": "*i8", "bad_ptr": "*u8"}
+    | {
+        "status_ptr": "*i8",
+        "bad_ptr": "*u8",
+        "told_ptr": "*fp64",
+        "tells": "i32",
+        "spares": "i32",
+        "spared_ptr": "*i32",
+    }
 )
 _SLOTS = (
     dict.fromkeys(
         (
             "slots_ptr", "tokens_ptr", "least_ptr", "said_ptr", "fault_ptr", "distinct_ptr", "bias_ids_ptr",
             "count_ids_ptr", "prompt_ptr", "ngram_ptr", "window_ptr", "last_power_ptr", "unbroken_ptr",
-            "phrase_ids_ptr", "seed_ptr", "slots_meta_ptr",
+            "phrase_ids_ptr", "seed_ptr", "slots_meta_ptr", "carry_ptr",
             "view_ptr", "top_n_ptr", "rank_ptr", "top_id_ptr",
         ),
         "*i64",

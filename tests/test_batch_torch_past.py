@@ -28,6 +28,13 @@ def _windowed(window: int, **options: Any) -> Semantics:
     return replace(PRESETS["canonical"], name="windowed", penalty_window=window, **options)
 
 
+def _smoothing_at(place: int) -> Semantics:
+    """The canonical order with the smoothing in another place."""
+    stages = [stage for stage in PRESETS["canonical"].stages if stage != "smoothing"]
+    stages.insert(place, "smoothing")
+    return replace(PRESETS["canonical"], name=f"smoothing at {place}", stages=tuple(stages))
+
+
 _PENALTIES: dict[str, Any] = {"repetition_penalty": 1.4, "frequency_penalty": 0.3, "presence_penalty": 0.2}
 _WORDS = [(1, 2), (2, 3), (4, 4, 5), (7,), (3, 1, 2), (9, 2)]
 ASKED: dict[str, SamplingParams] = {
@@ -58,6 +65,21 @@ ASKED: dict[str, SamplingParams] = {
     "dry at its limit": SamplingParams(
         dry_multiplier=1e30, dry_base=9e7, dry_allowed_length=1, dry_breaker_token_ids=[0], temperature=0
     ),
+    "smoothing first": SamplingParams(
+        semantics=_smoothing_at(0), smoothing_factor=0.3, smoothing_curve=2.0, logit_bias={2: 1.5}, **_PENALTIES
+    ),
+    "smoothing within": SamplingParams(
+        semantics=_smoothing_at(3),
+        smoothing_factor=0.6,
+        sequence_bias=[((1, 2), 3.0)],
+        dry_multiplier=0.5,
+        dry_allowed_length=1,
+        dry_sequence_breakers=(),
+        no_repeat_ngram_size=4,
+        typical_p=0.9,
+        **_PENALTIES,
+    ),
+    "smoothing last": SamplingParams(smoothing_factor=0.5, **_PENALTIES),
     "all": SamplingParams(
         semantics="hf",
         bad_words_token_ids=_WORDS,

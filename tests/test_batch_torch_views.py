@@ -40,6 +40,7 @@ AS_SETS = (
     ),
     SamplingParams(temperature=0.7, tfs=0.9, top_h=0.8, logprobs=3),
     SamplingParams(temperature=0.8, xtc_probability=0.5, xtc_threshold=0.05, min_keep=2, semantics="llamacpp"),
+    SamplingParams(xtc_probability=0.7, xtc_threshold=0.03, xtc_protected_ids=[*range(0, V, 3)], top_p=0.9, logprobs=1),
     SamplingParams(temperature=0, typical_p=0.5),
     SamplingParams(top_n_sigma=1.5, dynatemp_range=0.5, typical_p=0.8, min_keep=4, semantics="llamacpp"),
 )
@@ -49,7 +50,7 @@ HOSTED = (
     SamplingParams(typical_p=0.7, logprobs=7, return_kept=True),
     SamplingParams(top_k=5, logprob_token_ids=[1, 3], logprobs=1, logprobs_mode="sampled"),
     SamplingParams(top_h=0.4, return_kept=True),
-    SamplingParams(mirostat=2),
+    SamplingParams(mirostat=2, return_kept=True),
 )
 """What needs the host: without and with logprobs, longer lists than others have, single tokens, a record, a state."""
 FIELDS = ("token_ids", "sampled_logprobs", "status", "logprobs", "ranks", "top_token_ids", "top_logprobs")

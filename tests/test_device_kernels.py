@@ -36,6 +36,13 @@ MISTAKES = {
     "n-grams are a token too long": ("other=0) >= ngram - 1)", "other=0) >= ngram)"),
     "the second penalty is forgotten": ("            p += 1\n", "            p += 2\n"),
     "an edit that is not finite is forgotten": ("spoiled != 0, POS_INF", "spoiled < 0, POS_INF"),
+    "the largest logit is that of the first block": (
+        "tl.where(low < NEG_INF, low, top)",
+        "tl.where(low < NEG_INF, low, tl.load(ends_ptr))",
+    ),
+    "a row is smoothed that is not finite": ("return is_spoiled(top).to(tl.int32)", "return tl.full((), 0, tl.int32)"),
+    "edits before a smoothing run again": ("place += place_of_smoothing(edits_ptr, places)", "place += 0"),
+    "edits behind a smoothing run before it": ("                end = places\n", "                end += 0\n"),
     "a histogram is not left empty": ("tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)", "pass"),
     "the smallest bfloat16 are zeros": (
         "x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)",
@@ -77,7 +84,7 @@ def given(*params: Any) -> tuple[Any, ...]:
     tables = [there.tables[name].clone() for name in ops.TABLES]
     layout = there.layout
     flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes)
-    return logits(3), None, torch.arange(4), tables, layout.edits, 32, *flags
+    return logits(3), None, torch.arange(4), there.tables["carry"].clone(), tables, layout.edits, 32, *flags
 
 
 @pytest.mark.parametrize("params", [[PLAIN] * 4, [EVERYTHING] * 4, [SamplingParams(typical_p=0.5, seed=3)] * 4])

@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import tirage
 from tirage.backends.torch import draw_op
 from tirage.backends.torch.device.row_form import form_of
-from tirage.backends.torch.plan import FILTERS, HEADER, DrawPlan, can_run, listed
+from tirage.backends.torch.plan import AS_SET, BY_PASSES, FILTERS, HEADER, IS_GREEDY, DrawPlan, can_run, listed
 from tirage.history import History
 from tirage.operators.logit_bias import ADD
 from tirage.operators.min_keep import FLOORED
@@ -153,11 +153,12 @@ def test_xtc_runs_there_where_no_top_p_cuts_a_weight() -> None:
         assert can_run(program).tolist() == [runs]
 
 
-def test_protected_tokens_of_xtc_are_left_to_other_paths() -> None:
-    for protected in ((), (3,)):
-        params = tirage.SamplingParams(xtc_probability=0.5, xtc_protected_ids=protected)
+def test_rows_with_protected_tokens_of_xtc_are_drawn_as_sets() -> None:
+    for protected, p, kind in (((), 0.5, BY_PASSES), ((3,), 0.5, AS_SET), ((3,), 0.0, BY_PASSES)):
+        params = tirage.SamplingParams(xtc_probability=p, xtc_protected_ids=protected)
         form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
-        assert (form is None) == bool(protected)
+        assert form is not None
+        assert form.meta[IS_GREEDY] == kind
 
 
 @pytest.mark.parametrize(("mode", "lies_there"), [("raw", True), ("processed", False)])

@@ -125,6 +125,8 @@ SET_MISTAKES = {
     "Mirostat 2 lets nothing through": ("- mu\n", "+ mu\n"),
     "XTC takes the last of the top along": ("== 2, -1, last_id - 1)", "== 2, -1, last_id)"),
     "what both laws of XTC hold counts twice": ("((w > 0) & (marked == 0))", "(w > 0)"),
+    "XTC removes what it spares": ("& before & (spared == 0)) == 0", "& before) == 0"),
+    "what XTC spares is taken for drawn without it": ("mask=w > least, other=0) & 1", "mask=w > least, other=0)"),
     "adaptive-p takes the largest weight for the mass": ("put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))",
                                                          "put(state_ptr, WHOLE, word(state_ptr, LARGEST))"),
     "a least number is one more": ("goal = tl.where((floor < before) & (is_removed == 0), floor, 0)",

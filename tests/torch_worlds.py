@@ -49,6 +49,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "dynatemp_exponent": (1.0, 2.5),
     "xtc_probability": (0.0, 0.0, 0.5),
     "xtc_threshold": (0.1, 0.02),
+    "xtc_protected_ids": ((), (1, 5, 9, 23)),
 }
 """Fields of the requests, each with values that take turns."""
 
@@ -116,9 +117,11 @@ class MixedWorld(TorchWorld):
     others = 1
 
 
-def by_tensors(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor) -> draw_op.DrawnRows:
+def by_tensors(
+    x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor, chances: Any = None, spared: Any = None
+) -> draw_op.DrawnRows:
     """What `draw_op.on_host` gives, from plain tensor operations where those have a step for every filter."""
-    out: Any = draw_on_device(x, metadata_of(meta.numpy()))
+    out: Any = draw_on_device(x, metadata_of(meta.numpy(), chances, spared))
     status = torch.where(bad, 1, out.status).to(torch.int8)
     token, support = (torch.where(bad, fill, each) for each, fill in ((out.token_ids, -1), (out.support, 0)))
     return token, torch.where(bad, torch.nan, out.sampled_logprobs), support, status

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
 
@@ -98,15 +99,25 @@ def set_job(number: int, rows: int) -> Job:
         pile.history(r)
         edits = pile.edits(r) if r.random() < 0.3 else []
         if r.random() < 0.3:
-            edits.append((int(SMOOTH), *(numbers.bits(np.float32(r.choice(SQUARES))) for _ in range(2))))
+            smoothing = int(SMOOTH), *(numbers.bits(np.float32(r.choice(SQUARES))) for _ in range(2))
+            edits.insert(int(r.integers(len(edits) + 1)), smoothing)
         programs.append(edits + varied(program, r, options=True))
     masks = r.integers(-(2**31), 2**31, (rows, -(-size // 32))).astype(np.int32)
     masks[r.random(rows) < 0.7] = -1
+    packed = rows_of(programs, r, pile, masks=masks)
     return Job(
         logits=shaped_logits(r, rows, size, number),
-        rows=rows_of(programs, r, pile, masks=masks),
+        rows=replace(packed, **_spared(packed, size, r)),
         tiles=TILES[number % len(TILES)],
     )
+
+
+def _spared(rows: SamplingMetadata, size: int, r: np.random.Generator) -> dict[str, NDArray]:
+    """Tokens that XTC never removes, in half of the rows that have it."""
+    has_coin = np.isin(rows.programs[:, :, 0], plan._COINS).any(axis=1) & (r.random(rows.count) < 0.5)
+    flags = has_coin[:, None] & (r.random((rows.count, size)) < r.choice([0.05, 0.5], rows.count)[:, None])
+    start = np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int64)
+    return {"protected_start": start, "protected_ids": np.nonzero(flags)[1].astype(np.int32)}
 
 
 def _tiles(number: int, size: int) -> tuple[int, int]:

@@ -41,6 +41,7 @@ from tirage.exact.weights import exponents, weights
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.semantics import PRESETS
 
 Compared = dict[str, int]
 
@@ -63,10 +64,13 @@ def compared(job: Job) -> Compared:
     """How many rows were drawn, how many of them by the kernels, and how many differ in a bit."""
     x, tiled = as_logits(job.logits), Tiled(job.tiles)
     stand_in: Any = tiled
+    rows, own = (replace(job.rows, chances=np.full(job.rows.count, np.nan)) for _ in range(2))
     with np.errstate(all="ignore"):
-        expected = distribution.draw(x.numpy(), job.rows, Drawn.empty(job.rows), processes=job.processes)
-        drawn = draw_on_device(x, job.rows, job.processes, kernels=stand_in).moved(torch.Tensor.numpy)
-    same = np.ones(job.rows.count, bool)
+        expected = distribution.draw(x.numpy(), rows, Drawn.empty(rows), processes=job.processes)
+        drawn = draw_on_device(x, own, job.processes, kernels=stand_in).moved(torch.Tensor.numpy)
+    assert rows.chances is not None
+    assert own.chances is not None
+    same = _same(rows.chances, own.chances)
     for name in {field.name for field in fields(Drawn)} - {"asked_logprobs"}:
         same &= _same(getattr(expected, name), getattr(drawn, name)).reshape(same.size, -1).all(axis=1)
     asked = int((~_same(expected.asked_logprobs, drawn.asked_logprobs)).sum())
@@ -324,7 +328,7 @@ class Launched:
 # --- lives of a batch -------------------------------------------------------------------------------------------------
 
 
-_FOUND = ("token", "logprob", "support", "status", "seed", "logits")
+_FOUND = ("token", "logprob", "support", "status", "seed", "logits", "state")
 _BY_TENSORS, _APPEND_BY_TENSORS, _REPORT = ops.by_tensors, ops.append_by_tensors, ops.report_by_tensors
 
 
@@ -348,15 +352,17 @@ class Stepped:
         return self._draw(x, words, slots, tables, order, **options)
 
     def _draw(self, x: torch.Tensor, words: Any, slots: Any, tables: Any, order: Any, **options: Any) -> Any:
-        expected = _BY_TENSORS(x, words, slots, tables, order, **options)
+        apart = {**tables, "carry": tables["carry"].clone()}
+        expected = _BY_TENSORS(x, words, slots, apart, order, **options)
         found = self._counted(
-            "draw", lambda: launches.draw(x, words, slots, tables, **options, block=8, tile=16, part=16)
+            "draw", lambda: launches.draw(x, words, slots, tables, **options, block=8, tile=16, part=8)
         )
         ok = expected[0][3] == 0
         for name, one, other in zip(_FOUND, (*expected[0], *expected[1:]), (*found[0], *found[1:]), strict=True):
             # What becomes of logits that no token comes from is nobody's.
             one, other = (each[ok] if name == "logits" else each for each in (one, other))
             assert _same(one.numpy(), other.numpy()).all(), (name, one, other)
+        np.testing.assert_array_equal(apart["carry"].numpy(), tables["carry"].numpy())
         return found
 
     def append(self, token: torch.Tensor, slots: torch.Tensor, tables: Any, room: int, size: int) -> None:
@@ -429,6 +435,16 @@ def views(steps: int) -> list[dict[str, int]]:
     return [stepped.counts()]
 
 
+def carried(steps: int) -> list[dict[str, int]]:
+    """The same for requests that carry a state from token to token, beside others."""
+    from test_batch_torch_carry import same
+
+    stepped = Stepped(DTYPES[1:])
+    with stepped_by(stepped):
+        same(steps)
+    return [stepped.counts()]
+
+
 def in_turn(rows: int) -> None:
     """Hostile rows, and steps without and with edits, whose programs run one after the other, the last one first.
 
@@ -442,7 +458,10 @@ def in_turn(rows: int) -> None:
     builder.set_grid_idx = lambda *at: forwards(*np.subtract(builder.grid_dim, np.add(at, 1)).tolist())
     assert all(compared(program_job(number, rows))["differences"] == 0 for number in (10, 40))
     x, slots = shaped_logits(np.random.default_rng(1), rows, 40, 0), torch.arange(rows)
-    for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}):
+    stages = (stage for stage in PRESETS["canonical"].stages if stage != "smoothing")
+    first = replace(PRESETS["canonical"], name="first", stages=("smoothing", *stages))
+    smooth: dict[str, Any] = {"semantics": first, "smoothing_factor": 0.3, "repetition_penalty": 1.3}
+    for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}, smooth):
         batch: Any = TorchBatch(40, rows, like=x, history_capacity=16)
         for seed in range(rows):
             batch.add(SamplingParams(**asked, logprobs=2, seed=seed), [1, 2])
@@ -488,7 +507,9 @@ def main() -> None:
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),
             "views": lambda: views(rows),
+            "carried": lambda: carried(rows),
             "past mistake": lambda: mistake_in(pasts, rows, [json.load(sys.stdin)], folder),
+            "carry mistake": lambda: mistake_in(carried, rows, [json.load(sys.stdin)], folder),
             "view mistake": lambda: mistake_in(views, rows, [json.load(sys.stdin)], folder),
             "in turn": lambda: mistake_in(in_turn, rows, json.load(sys.stdin), folder),
             "masses": lambda: masses(jobs, rows),

@@ -193,6 +193,11 @@ class CompiledParams:
         return self.fixed is not None and all(step.op.is_filter or step.op is BAN for step in self.fixed.steps)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no stages run but those of `BESIDE_MIROSTAT`; what forbids tokens holds."""
+        return _is_alone(self.params, self.semantics)
+
+    @property
     def needs_chances(self) -> bool:
         """Whether the state moves by what the row's chances said of a token."""
         return self.carrier is not None and "chance" in self.carrier.reads["advance"]
@@ -218,11 +223,18 @@ class CompiledParams:
                 builder.add(Edit(BAN, ids, np.zeros(ids.size, np.float32)), operator.name)
         for operator in _stages(reader, filters=False):
             builder.add(reader.call(operator, "lower"), operator.name)
-        filters = self.filters if self.carrier is None else _filters(reader)
+        filters = self.filters_at(state)
         watermark = self.params.watermark
         if watermark is None:
             return builder.program(filters)
         return builder.program(builder.mark(watermark, self.params.temperature, history, filters))
+
+    def filters_at(self, state: float | None) -> tuple[Step, ...]:
+        """The filter steps of a row that carries this `state`."""
+        if self.carrier is None:
+            return self.filters
+        reader = _Reader(params=self.params, semantics=self.semantics, known=self.known, state=state)
+        return _filters(reader)
 
 
 BESIDE_MIROSTAT = ("logit_bias", "temperature", "mirostat")
@@ -240,9 +252,13 @@ def masks_of(semantics: Semantics) -> Iterator[Operator]:
 
 def _stages(reader: _Reader, *, filters: bool) -> Iterator[Operator]:
     """The stages of a row that are edits, or those that are filters, in order."""
-    alone = reader.params.mirostat and reader.semantics.mirostat_with == "temperature"
+    alone = _is_alone(reader.params, reader.semantics)
     names = [name for name in reader.semantics.stages if not alone or name in BESIDE_MIROSTAT]
     return (o for name in names if (o := OPERATORS[name]).is_filter == filters)
+
+
+def _is_alone(params: SamplingParams, semantics: Semantics) -> bool:
+    return params.mirostat > 0 and semantics.mirostat_with == "temperature"
 
 
 def _filters(reader: _Reader) -> tuple[Step, ...]:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 
 class Status(IntEnum):
     """How a row fared: `ok`, or why there is no token (rule S-N6)."""
@@ -51,7 +48,8 @@ class Draw:
     or have no token, hold no ids and NaN. SPEC.md S-R1 ... S-R4.
 
     `states`, None unless some row has Mirostat or adaptive-p: NumPy float64 [B], what each row carries to its next draw
-    (S-C1), which takes it as `state`; NaN for rows that carry nothing.
+    (S-C1), which takes it as `state`; NaN for rows that carry nothing. A `Batch` on CUDA that draws such rows there
+    gives a tensor.
 
     Under JAX a Draw is a pytree and its integers are int32; seeds keep their 64 bits as a NumPy array. Inside
     `jax.jit` `given_logprobs` is float32 [B, N], NaN past a row's own, and what a `Batch` draws there has `seeds`
@@ -73,7 +71,7 @@ class Draw:
     kept_logmass: Any = None
     raw_logprobs: Any = None
     processed_logprobs: Any = None
-    states: NDArray[np.float64] | None = None
+    states: Any = None
 
     def __len__(self) -> int:
         """B."""

@@ -277,7 +277,7 @@ def _carry(rows: Sequence[SamplingRow], state: States | None) -> None:
 
 def _numbers(value: States, count: int) -> list[float]:
     try:
-        each = np.asarray(value, np.float64)
+        each = np.asarray(find(value).to_numpy(value) if known(value) else value, np.float64)
     except (TypeError, ValueError):
         raise ParamsError(f"state must be a number or {count} of them, got {value!r:.60}") from None
     if each.ndim and each.shape != (count,):

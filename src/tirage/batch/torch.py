@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tirage.backends import find, known, type_name
 from tirage.backends.torch.arrays import as_given, check_device
+from tirage.backends.torch.device.carry import states_of
 from tirage.backends.torch.device.mixed import mixed
 from tirage.backends.torch.device.row_form import RowForm, form_of
 from tirage.backends.torch.device.rows import DeviceRows, uploaded
@@ -39,6 +40,7 @@ class TorchBatch(Batch):
         "_ahead",
         "_at",
         "_bounds",
+        "_carrying",
         "_dirty",
         "_forms",
         "_here",
@@ -69,6 +71,8 @@ class TorchBatch(Batch):
         self._at: Tensor | None = None
         # Whether some request checks a mask after its draw, and whether some needs one.
         self._masks: tuple[bool, bool] | None = None
+        # The slots whose requests carry a state from token to token on the device.
+        self._carrying: set[int] = set()
         # The slots that report logprobs, and by the number of rows of a draw how many candidates, and which rows.
         self._listed: tuple[int, ...] | None = None
         self._which: dict[int, tuple[int, Tensor | None]] = {}
@@ -92,6 +96,7 @@ class TorchBatch(Batch):
         held = self._forms
         self._forms = [held[old] if old >= 0 else None for old in places.tolist()]
         self._hosted = {slot for slot in range(self.capacity) if self._slots[slot] and self._forms[slot] is None}
+        self._carrying = {slot for slot, form in enumerate(self._forms) if _carries(form)}
         self._used = self._at = self._masks = self._listed = self._here = None
         self._there.reorder(places)
         self._bounds, self._needs = (each[:, np.maximum(places, 0)] for each in (self._bounds, self._needs))
@@ -102,7 +107,10 @@ class TorchBatch(Batch):
         slots, words = self._fitted(backend, logits, matrix, mask)
         if not self._is_drawn_there(matrix, words):
             self._read_back()
-            return super().sample(logits, mask)
+            drawn = super().sample(logits, mask)
+            # The token after which their states move is one that the device does not know.
+            self._dirty |= self._carrying
+            return drawn
         check_device(words, matrix)
         rows = self._rows_here(slots)
         here = self._sampled_here(matrix, words, rows) if rows else None
@@ -137,10 +145,10 @@ class TorchBatch(Batch):
             words = uploaded({"words": words}, matrix.device)["words"]
         at = None if len(slots) == self.capacity else self._places()
         if not self._reporting():
-            (drawn, seeds), views = self._there.draw(matrix, words, at), {}
+            (drawn, seeds, states), views = self._there.draw(matrix, words, at), {}
         else:
             most, which = self._viewed(slots)
-            drawn, seeds, told = self._there.draw_reported(matrix, words, at, most=most, which=which)
+            drawn, seeds, states, told = self._there.draw_reported(matrix, words, at, most=most, which=which)
             views = {
                 "logprobs": told.logprobs,
                 "ranks": told.ranks,
@@ -155,6 +163,7 @@ class TorchBatch(Batch):
             support_sizes=support,
             status=status,
             seeds=seeds,
+            states=states if self._carrying else None,
             **views,
         )
 
@@ -261,8 +270,11 @@ class TorchBatch(Batch):
         super()._put(slot, row)
         self._forms[slot] = None if row is None else form_of(row)
         self._hosted.discard(slot)
+        self._carrying.discard(slot)
         if row is not None and self._forms[slot] is None:
             self._hosted.add(slot)
+        if _carries(self._forms[slot]):
+            self._carrying.add(slot)
         self._dirty.add(slot)
         self._used = self._at = self._masks = self._listed = self._here = None
 
@@ -306,14 +318,18 @@ class TorchBatch(Batch):
         self._there.grow(layout)
 
     def _read_back(self) -> None:
-        """Brings the histories on the host up to date; raises ParamsError for a token that could not be appended."""
+        """Brings the requests on the host up to date; raises ParamsError for a token that could not be appended."""
         if not (self._ahead or self._there.is_shared):
             return
-        said, faults = self._there.read_back()
+        said, faults, carried = self._there.read_back()
         self._ahead, self._bounds[0] = False, 0
         for slot in set(self.slots) - self._dirty:
             for token in said[slot]:
                 self._row(slot).append(token)
+        if carried.size:
+            states = states_of(carried)
+            for slot in self._carrying - self._dirty:
+                self._row(slot).state, self._row(slot).drawn = states[slot]
         for slot, token in enumerate(faults):
             if token != -1 and slot not in self._dirty:
                 bounded(token, f"token in slot {slot}", -1, self.vocab_size - 1)
@@ -330,3 +346,7 @@ class TorchBatch(Batch):
             if token >= 0:
                 self._row(slot)
         return np.array(given, np.int64)
+
+
+def _carries(form: RowForm | None) -> bool:
+    return form is not None and form.carry is not None

@@ -14,14 +14,15 @@ from tirage.operators.row import RowState, mass
 
 INVERSE_WIDTH = float.fromhex("0x1.aaaaaap+1")
 """1 / 0.3 in binary32, as llama.cpp divides."""
-_ONE = 2.0**32
+ONE = 2.0**32
+"""Units of a target in 1."""
 
 
 def _run(row: RowState, step: Step) -> None:
     """New weights: a peak at the target, square near it and linear in the tails. Each operation is one of binary64."""
     w = row.w()
     p = w.astype(np.float64) / np.float64(mass(w))
-    distance = np.abs(p - step.a / _ONE) * INVERSE_WIDTH
+    distance = np.abs(p - step.a / ONE) * INVERSE_WIDTH
     q = (10.0 * (distance * distance) / (1.0 + distance) * LOG2E_23).astype(np.int32)
     row.chances, row.reweighted = p, weights(q - q.min())
 
@@ -33,7 +34,7 @@ def _lower(*, adaptive_target: float, state: float | None) -> Step | None:
     if adaptive_target < 0 or state is None:
         return None
     target = 2.0 * float(numbers.f32(adaptive_target)) - state
-    return Step(ADAPTIVE_P, round(max(0.0, min(target, 1.0)) * _ONE))
+    return Step(ADAPTIVE_P, round(max(0.0, min(target, 1.0)) * ONE))
 
 
 def _initial(*, adaptive_target: float) -> float | None:
@@ -48,7 +49,7 @@ def _advance(*, state: float, chance: float, adaptive_decay: float) -> float:
 
 
 def _note(moment: Moment) -> str:
-    return f"weights by the distance of each probability from {moment.step.a / _ONE:.4g}"
+    return f"weights by the distance of each probability from {moment.step.a / ONE:.4g}"
 
 
 OPERATOR = Operator(

@@ -16,8 +16,9 @@ from tirage.operators.row import RowState
 
 M = 100
 """Tokens from which version 1 estimates how fast probabilities fall; llama.cpp and the paper take as many."""
-_LIMIT = 1 << 30
-_LOG2E = float.fromhex("0x1.71547652b82fep+0")
+LIMIT = 1 << 30
+"""The largest mu, up or down, that a step is given, in units of 2^-23 bits."""
+LOG2E = float.fromhex("0x1.71547652b82fep+0")
 
 
 # --- the rules ----------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ MIROSTAT_V2 = Operation("MIROSTAT_V2", "mu:int", run=keep_by_weight, weight_boun
 def _lower(*, mirostat: int, state: float | None) -> Step | None:
     if not mirostat or state is None:
         return None
-    mu = max(-_LIMIT, min(math.floor(state * OCTAVE), _LIMIT))
+    mu = max(-LIMIT, min(math.floor(state * OCTAVE), LIMIT))
     return Step(MIROSTAT if mirostat == 1 else MIROSTAT_V2, mu)
 
 
@@ -81,7 +82,7 @@ def _initial(*, mirostat: int, mirostat_tau: float) -> float | None:
 
 
 def _advance(*, state: float, logprob: float, mirostat_tau: float, mirostat_eta: float) -> float:
-    error = -logprob * _LOG2E - float(numbers.f32(mirostat_tau))
+    error = -logprob * LOG2E - float(numbers.f32(mirostat_tau))
     return state - float(numbers.f32(mirostat_eta)) * error
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends.numpy.dispatch import draw_rows
@@ -58,10 +59,20 @@ def _on_cuda(
         return launch(x, bad, meta, draws=draws, filters=filters, sums=sums, planes=planes)
 
 
-def on_host(x: Tensor, bad: Tensor, meta: Tensor) -> DrawnRows:
-    """What the NumPy backend draws from logits [B, V] on the CPU, in their memory; arguments as `draw` takes them."""
+def on_host(
+    x: Tensor,
+    bad: Tensor,
+    meta: Tensor,
+    chances: NDArray[np.float64] | None = None,
+    spared: NDArray[np.bool_] | None = None,
+) -> DrawnRows:
+    """What the NumPy backend draws from logits [B, V] on the CPU, in their memory; arguments as `draw` takes them.
+
+    The chances of tokens before adaptive-p are written to `chances` [B], where they are given. `spared` [B, V] are the
+    tokens that XTC never removes, None for none.
+    """
     spoiled = bad.numpy()
-    drawn = draw_rows(x.numpy(), metadata_of(meta.numpy()))
+    drawn = draw_rows(x.numpy(), metadata_of(meta.numpy(), chances, spared))
     found = (
         np.where(spoiled, -1, drawn.token_ids),
         np.where(spoiled, np.float32(np.nan), drawn.sampled_logprobs),

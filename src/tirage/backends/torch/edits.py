@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends.groups import Ids, ranges
-from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, floats, integers, keys
+from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, floats, integers, keys, smoothed
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
 from tirage.operators import FIRST_FILTER, OPERATIONS, Operation
 from tirage.operators.frequency import FREQUENCY
@@ -55,11 +55,11 @@ def not_finite(key: Tensor) -> Tensor:
     return (key >= POS_INF_KEY) | (key < NEG_INF_KEY)
 
 
-def edited(logits: Tensor, rows: SamplingMetadata) -> EditedLogits:
+def edited(logits: Tensor, rows: SamplingMetadata, smooths: NDArray[np.bool_] | None = None) -> EditedLogits:
     """float32 `logits` [B, N] after the masks and edits of `rows`; they are not changed themselves.
 
     Token ids in `rows` count columns; every operation of `rows` that is an edit must be in `STEPS`, or smoothing, which
-    is left to what comes after.
+    is left to what comes after but for the rows that `smooths` bool [B] names.
     """
     state = EditedLogits(logits, torch.zeros(rows.count, dtype=torch.bool, device=logits.device))
     if rows.masks.size:
@@ -69,6 +69,9 @@ def edited(logits: Tensor, rows: SamplingMetadata) -> EditedLogits:
         for op in np.unique(ops[(ops > 0) & (ops < FIRST_FILTER) & (ops != SMOOTH)]).tolist():
             at = np.flatnonzero(ops == op)
             STEPS[OPERATIONS[op]](state, rows, at, rows.programs[at, s, 1:])
+        if smooths is not None and (smooths & (ops == SMOOTH)).any():
+            at = np.flatnonzero(smooths & (ops == SMOOTH))
+            _smooth(state, at, rows.programs[at, s, 1:])
     return state
 
 
@@ -131,6 +134,14 @@ def _scale(state: EditedLogits, rows: SamplingMetadata, at: Ids, a: Ids) -> None
     factor = _bits(a[:, 0], np.arange(at.size), state.x)
     scaled = clamped((cleaned(old) * factor[:, None]).clamp(max=FLT_MAX))
     state.x[touched] = torch.where(keys(old) == NEG_INF_KEY, old, scaled)
+
+
+def _smooth(state: EditedLogits, at: Ids, a: Ids) -> None:
+    touched = integers(at, state.x)
+    old = state.own()[touched]
+    state.bad[touched] |= not_finite(keys(old)).any(1)
+    square, cube = (_bits(a[:, which], np.arange(at.size), state.x)[:, None] for which in (0, 1))
+    state.x[touched] = smoothed(old, square, cube)
 
 
 STEPS: dict[Operation, Callable[[EditedLogits, SamplingMetadata, Ids, Ids], None]] = {

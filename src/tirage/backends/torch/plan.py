@@ -5,7 +5,7 @@ The kernels read this table where it lies; nothing here needs Triton. A row's fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,8 @@ class DrawPlan:
         ops = programs[:, :, 0]
         kind = np.where((ops == GREEDY).any(axis=1), GREEDILY, BY_PASSES)
         known = np.isin(ops, FILTERS) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
-        by_passes = known.all(axis=1) & can_run(programs)
+        # What XTC spares is known where rows are drawn as sets.
+        by_passes = known.all(axis=1) & can_run(programs) & (np.diff(rows.protected_start) == 0)
         kind = np.where(by_passes, kind, AS_SET)
         first, last = constants(programs)
         sums = summed(ops)
@@ -107,6 +108,15 @@ class DrawPlan:
         draws = kind == BY_PASSES
         some = [bool(which.any()) for which in (draws, filters & draws, (sums > 0) & draws)]
         return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
+
+    def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:
+        """The plan for rows `which` bool [B] whose logits are smoothed already: nothing runs in the place of it."""
+        at = HEADER + STEP_WIDTH * np.arange((self.meta.shape[1] - HEADER) // STEP_WIDTH)
+        ops = self.meta[:, at]
+        ops[which[:, None] & (ops == SMOOTH)] = 0
+        meta = self.meta.copy()
+        meta[:, at] = ops
+        return replace(self, meta=meta)
 
     @property
     def needs(self) -> dict[str, Any]:
@@ -242,10 +252,19 @@ def has_two_temperatures(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     return (ops == TEMPERATURE).sum(axis=1) <= 1 + is_first
 
 
-def metadata_of(meta: NDArray[np.int64]) -> SamplingMetadata:
-    """The rows of a plan's `meta` int64 [B, columns] as SamplingMetadata, without edits, masks, views or records."""
+def metadata_of(
+    meta: NDArray[np.int64],
+    chances: NDArray[np.float64] | None = None,
+    spared: NDArray[np.bool_] | None = None,
+) -> SamplingMetadata:
+    """The rows of a plan's `meta` int64 [B, columns] as SamplingMetadata, without edits, masks, views or records.
+
+    Where there are `chances` [B], a draw of them writes there what it leaves in those of SamplingMetadata. `spared`
+    [B, V] are the tokens that XTC never removes, None for none.
+    """
     count = meta.shape[0]
     none, starts = np.zeros(0, np.int32), np.zeros(count + 1, np.int64)
+    flags = np.zeros((count, 0), bool) if spared is None else spared
     return SamplingMetadata(
         programs=np.ascontiguousarray(meta[:, HEADER:]).reshape(count, -1, STEP_WIDTH),
         edit_ids=none,
@@ -264,6 +283,7 @@ def metadata_of(meta: NDArray[np.int64]) -> SamplingMetadata:
         top_n=np.zeros(count, np.int32),
         asked_start=starts,
         asked_ids=none,
-        protected_start=starts,
-        protected_ids=none,
+        protected_start=np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int64),
+        protected_ids=np.nonzero(flags)[1].astype(np.int32),
+        chances=chances,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.exact.keys import FLT_MAX as FLOAT_MAX
-from tirage.exact.keys import TINY_BITS
+from tirage.exact.keys import NEG_INF_KEY, TINY_BITS
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 FLT_MAX = float(FLOAT_MAX)
@@ -84,3 +84,11 @@ def integers(numbers: Sequence[int] | NDArray, like: Tensor) -> Tensor:
 def floats(numbers: Sequence[np.float32] | NDArray, like: Tensor) -> Tensor:
     """Host float32 numbers as a float32 tensor of the same shape on the device of `like`."""
     return torch.from_numpy(np.array(numbers, np.float32)).to(like.device)
+
+
+def smoothed(x: Tensor, square: Tensor, cube: Tensor) -> Tensor:
+    """Logits float32 [B, V] at a distance that is squared, and cubed, from the largest one; factors [B, 1] (S-N8)."""
+    top = cleaned(values(keys(x).amax(1)))[:, None]
+    d = clamped(top - cleaned(x))
+    growth = clamped(square + clamped(cube * d))
+    return torch.where(keys(x) > NEG_INF_KEY, clamped(top - clamped(growth * clamped(d * d))), x)

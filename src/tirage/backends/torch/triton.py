@@ -15,12 +15,11 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends.groups import Ids, has, runs_only, taken
+from tirage.backends.groups import Ids, ranges, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.plan import HEADER, REWRITES, SETS, DrawPlan, smooths_last
 from tirage.backends.torch.rule import integers
-from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
@@ -47,11 +46,6 @@ _LOG_MASSES: Any = kernels.log_masses
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     able = runs_only(rows, (*edits.STEPS, SMOOTH, *SETS)) & ~rows.resample & (rows.views == View.NONE)
-    able &= smooths_last(rows.programs)
-    able &= np.diff(rows.protected_start) == 0
-    if rows.chances is not None:
-        # The chance of the token before adaptive-p, by which its state moves, is told by the host alone.
-        able &= ~has(rows, ADAPTIVE_P)
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 
@@ -62,19 +56,24 @@ def draw_into(
 
     `block` and `tile` are powers of two and change no result.
     """
-    at = integers(which, logits)
+    at, some = integers(which, logits), rows
     if which.size < rows.count:
-        logits, rows = logits[at], taken(rows, which)
-    state, plan = edited(logits, rows), DrawPlan.of(rows)
+        logits, some = logits[at], taken(rows, which)
+    early = ~smooths_last(some.programs)
+    state, plan = edited(logits, some, early), DrawPlan.of(some).without_smoothing(early)
+    beside = _beside(some, logits) if plan.planes else Beside()
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
         token, logprob, support, status = launch(
             *(state.x, state.bad, meta),
             **plan.needs,
+            beside=beside,
             block=block,
             tile=tile,
         )
+    if rows.chances is not None and beside.told is not None:
+        rows.chances[which] = beside.told.cpu().numpy()
     out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
 
@@ -88,6 +87,7 @@ def launch(
     filters: bool,
     sums: bool,
     planes: int = 0,
+    beside: Beside | None = None,
     block: int = BLOCK,
     tile: int = TILE,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -95,7 +95,8 @@ def launch(
 
     `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `planes`. Everything is
     allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a column
-    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
+    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed. `beside` is for
+    those that are drawn as sets.
     """
     needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
     bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
@@ -107,7 +108,7 @@ def launch(
         PADDED=work.padded,
         **FIRST,
     )
-    return drawn(x, meta, work)
+    return drawn(x, meta, work, beside or Beside())
 
 
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}
@@ -201,7 +202,53 @@ class Workspace:
         return self.rows * self.blocks
 
 
-def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is known, and told, of B rows that are drawn as sets, beside their numbers in a plan; None is nothing.
+
+    `told` float64 [B] are the chances of their tokens before adaptive-p, or where there is `carry`, the table of
+    `device.carry`, what they carry after their tokens, which is noted there too. `spared` int32 [S, ceil(V / 32)] are
+    bitmasks of what XTC never removes. `slots` int64 [B] says which rows of both tables are theirs.
+    """
+
+    told: Tensor | None = None
+    slots: Tensor | None = None
+    carry: Tensor | None = None
+    spared: Tensor | None = None
+
+    @property
+    def tells(self) -> int:
+        """What `general` tells of rows."""
+        if self.told is None:
+            return 0
+        return kernels.CHANCES if self.carry is None else kernels.STATES
+
+    @property
+    def spares(self) -> int:
+        """How many words a row of `spared` has."""
+        return 0 if self.spared is None else self.spared.shape[1]
+
+    def tables(self, meta: Tensor, length: Tensor) -> tuple[Tensor, ...]:
+        """What is told, slots, and both tables; in the place of what is nowhere, a tensor of its type."""
+        given = (self.told, self.slots, self.carry, self.spared)
+        other = (meta.view(torch.float64), meta, meta, length)
+        return tuple(one if each is None else each for each, one in zip(given, other, strict=True))
+
+
+def _beside(rows: SamplingMetadata, logits: Tensor) -> Beside:
+    """That of the rows of logits [B, V], which lie in no table on the device."""
+    b, size = logits.shape
+    told = None if rows.chances is None else torch.empty(b, dtype=torch.float64, device=logits.device)
+    if not rows.protected_ids.size:
+        return Beside(told=told)
+    flags = np.zeros((b, -(-size // 32) * 32), bool)
+    row, position = ranges(rows.protected_start[:-1], rows.protected_start[1:])
+    flags[row, rows.protected_ids[position]] = True
+    spared = torch.from_numpy(np.packbits(flags, axis=1, bitorder="little").view(np.int32)).to(logits.device)
+    return Beside(told=told, slots=torch.arange(b, device=logits.device), spared=spared)
+
+
+def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(token, logprob, support, status), each [B], of edited logits [B, V] once their rows are settled.
 
     Those of rows with smoothing are changed.
@@ -229,7 +276,11 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
     found, sizes = (token, logprob, support), {"BLOCK": block, "PADDED": padded, "TILE": work.tile}
     if work.planes:
         _GENERAL[b,](
-            *(*passed, *work.as_sets(device), *found, *shape, steps, work.planes), LONG=2 * work.tile, **sizes, **WIDE
+            *(*passed, *work.as_sets(device), *beside.tables(meta, work.length), *found, *shape, steps, work.planes),
+            *(beside.tells, beside.spares),
+            LONG=2 * work.tile,
+            **sizes,
+            **WIDE,
         )
     else:
         _RESOLVE[b,](*passed, *found, *shape, steps, **sizes, **WIDE)

@@ -1,11 +1,11 @@
-"""What a token changes in the tables of its row, as operations on whole tables: histories, counts, step and length."""
+"""What a token changes in the tables of its row, as operations on whole tables: histories, counts, state and length."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tirage.backends.torch.device import past
+from tirage.backends.torch.device import carry, past
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.plan import STEP
 
@@ -21,6 +21,8 @@ def append(token: Tensor, tables: Tables, *, room: int, size: int) -> None:
         _count(tables, token, new)
     if tables["ring"].shape[1]:
         past.remember(tables, token, new)
+    if tables["carry"].shape[1]:
+        carry.move(tables["carry"], tables["meta"], token, new)
     tables["said"].add_(new)
     tables["length"].add_(legal)
     tables["meta"][:, STEP].add_(new)

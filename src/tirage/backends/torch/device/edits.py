@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tirage.backends.torch import rule
 from tirage.backends.torch.device import past
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.device.row_form import AVERAGED, COMPLETED, COUNTING, EDIT, FIRST, PROLONGED, SCOPE, SECOND
 from tirage.backends.torch.plan import HEADER, STEP
-from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, keys, values
+from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, keys
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
@@ -52,11 +53,7 @@ def smoothed(x: Tensor, meta: Tensor) -> Tensor:
     """Logits float32 [B, V] after the smoothing of the rows that have one, by `meta` int64 [B, columns] of a plan."""
     is_smooth = meta[:, HEADER] == _SMOOTH
     square, cube = (meta[:, HEADER + at].to(torch.int32).view(torch.float32)[:, None] for at in (1, 2))
-    top = cleaned(values(keys(x).amax(1)))[:, None]
-    d = clamped(top - cleaned(x))
-    growth = clamped(square + clamped(cube * d))
-    new = clamped(top - clamped(growth * clamped(d * d)))
-    return torch.where(is_smooth[:, None] & (keys(x) > NEG_INF_KEY), new, x)
+    return torch.where(is_smooth[:, None], rule.smoothed(x, square, cube), x)
 
 
 def edited(x: Tensor, tables: Tables, order: Sequence[int], words: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -84,7 +81,7 @@ def edited(x: Tensor, tables: Tables, order: Sequence[int], words: Tensor | None
         elif order[place] in COUNTING:
             bad = bad | _penalise(own, tables, [(at, order[at]) for at in stages])
         else:
-            own, spoiled = _scale(own, tables, place)
+            own, spoiled = (_smooth if order[place] == _SMOOTH else _scale)(own, tables, place)
             bad = bad | spoiled
         place += len(stages)
     return own, bad
@@ -185,4 +182,9 @@ def _penalised(op: int, v: Tensor, n: Tensor, first: Tensor, second: Tensor) -> 
 
 def _scale(x: Tensor, tables: Tables, place: int) -> tuple[Tensor, Tensor]:
     new = (cleaned(x) * _operand(tables, place, FIRST)).clamp(max=FLT_MAX)
+    return _changed(x, _runs(tables, place), new)
+
+
+def _smooth(x: Tensor, tables: Tables, place: int) -> tuple[Tensor, Tensor]:
+    new = rule.smoothed(x, _operand(tables, place, FIRST), _operand(tables, place, SECOND))
     return _changed(x, _runs(tables, place), new)

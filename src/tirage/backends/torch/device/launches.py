@@ -13,7 +13,7 @@ from torch import Tensor
 from tirage.backends.torch import kernels
 from tirage.backends.torch.device.past import Tables
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.triton import BLOCK, EXACT, FIRST, RUN, TILE, WIDE, Workspace, drawn
+from tirage.backends.torch.triton import BLOCK, EXACT, FIRST, RUN, TILE, WIDE, Beside, Workspace, drawn
 from tirage.draw import Status
 
 PART = 4096
@@ -56,8 +56,8 @@ def draw(
     block: int = BLOCK,
     tile: int = TILE,
     part: int = PART,
-) -> tuple[DrawnRows, Tensor, Tensor]:
-    """(what was drawn, seeds [B], the edited logits float32 [B, V]) of logits [B, V]; arguments as `ops.draw` has them.
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
+    """What `ops.draw` gives of logits [B, V]; arguments as it has them.
 
     `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
     """
@@ -79,7 +79,11 @@ def draw(
             **STATUSES,
             **FIRST,
         )
-    return drawn(x, meta, work), seeds, x
+    carry, spared = tables["carry"], tables["spared"]
+    carries = carry.shape[1] > 0
+    states = torch.empty(work.rows if carries else 0, dtype=torch.float64, device=x.device)
+    beside = Beside(told=states if carries else None, slots=slots, carry=carry, spared=spared)
+    return drawn(x, meta, work, beside), seeds, x, states
 
 
 def _held(tables: Tables, rows: int) -> tuple[Tensor, ...]:
@@ -172,12 +176,13 @@ def report(
 def append(token: Tensor, slots: Tensor, tables: Tables, *, room: int, size: int, ids: int = IDS) -> None:
     """Appends tokens [B] to the rows of `slots`, as `ops.append` describes it; `ids` changes no result."""
     names = ("count_ids", "in_prompt", "in_output", "distinct", "window", "ring", "ahead", "breaks", "unbroken")
-    width = {name: tables[name].shape[1] for name in ("meta", "tail", "count_ids", "window", "ring", "ahead", "powers")}
+    sized = ("meta", "tail", "count_ids", "window", "ring", "ahead", "powers", "carry")
+    width = {name: tables[name].shape[1] for name in sized}
     _APPEND[token.shape[0],](
         *(token, slots, tables["used"].view(torch.uint8)),
-        *(tables[name] for name in ("meta", "length", "said", "fault", "tail", *names)),
+        *(tables[name] for name in ("meta", "length", "said", "fault", "tail", *names, "carry")),
         *(width["meta"], room, width["tail"], width["count_ids"], width["window"], width["ring"], width["ahead"]),
-        *(width["powers"], size),
+        *(width["powers"], width["carry"], size),
         TILE=ids,
         **EXACT,
     )

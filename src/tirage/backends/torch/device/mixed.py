@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tirage.backends.torch.device.rows import uploaded
 from tirage.draw import Draw, Status
 
 _COMMON = ("token_ids", "sampled_logprobs", "support_sizes", "status", "seeds")
@@ -18,11 +19,20 @@ _BLANK = {"logprobs": torch.nan, "ranks": 0, "top_token_ids": -1, "top_logprobs"
 def mixed(there: Draw, here: Draw, is_here: Tensor) -> Draw:
     """The rows of `here` where `is_here` bool [B], those of `there` elsewhere, of draws of B rows each.
 
-    Rows that the other part has drawn are empty slots in both. What is told of sets and states is that of `here`. Lists
-    of first candidates are as wide as the wider ones.
+    Rows that the other part has drawn are empty slots in both. What is told of sets is that of `here`. Lists of first
+    candidates are as wide as the wider ones.
     """
     common = {name: torch.where(is_here, getattr(here, name), getattr(there, name)) for name in _COMMON}
-    return replace(here, **common, **_views(there, here, is_here, common["status"]))
+    views = _views(there, here, is_here, common["status"])
+    return replace(here, **common, **views, states=_states(there, here, is_here))
+
+
+def _states(there: Draw, here: Draw, is_here: Tensor) -> Any:
+    """The states [B] of both parts, NaN for rows that carry none; those of one part where the other has none."""
+    if there.states is None or here.states is None:
+        return here.states if there.states is None else there.states
+    sent = uploaded({"states": here.states}, is_here.device)["states"]
+    return torch.where(is_here, sent, there.states)
 
 
 def _views(there: Draw, here: Draw, is_here: Tensor, status: Tensor) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends.torch import draw_op
 from tirage.backends.torch.device import counts, edits
+from tirage.backends.torch.device.carry import follow
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.draw_op import DrawnRows
 from tirage.backends.torch.plan import REWRITES, SEED
@@ -21,17 +24,17 @@ from tirage.draw import Status
 
 WRITTEN: tuple[str, ...] = (
     "meta", "length", "said", "fault", "tail", "count_ids", "in_prompt", "in_output", "distinct", "ring", "ahead",
-    "unbroken",
+    "unbroken", "carry",
 )  # fmt: skip
-"""The tables that `append` writes to."""
+"""The tables that `append` writes to; into the last one a draw writes too."""
 READ = ("used", "window", "powers", "breaks")
 """Those that it only reads."""
 TABLES: tuple[str, ...] = (
     "meta", "used", "length", "least", "edits", "bias_ids", "bias_values", "words", "early", "count_ids", "in_prompt",
     "in_output", "distinct", "ring", "ahead", "prompt", "window", "ngram", "powers", "last_power", "breaks", "unbroken",
-    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "arrived", "bins",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "spared", "arrived", "bins",
 )  # fmt: skip
-"""The tables that a draw reads; in the last two the kernels count while they run, from 0 and to 0 again."""
+"""The other tables that a draw reads; in the last two the kernels count while they run, from 0 and to 0 again."""
 
 VIEWS = ("view", "view_scale", "top_n")
 """Those that say what a row reports."""
@@ -40,8 +43,8 @@ MOST_LISTED = 64
 
 torch.library.define(
     "tirage::draw_slots",
-    "(Tensor x, Tensor? words, Tensor slots, Tensor[] tables, int[] order, int room, bool draws, bool filters, "
-    "bool sums, int planes, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor x, Tensor? words, Tensor slots, Tensor(a!) carry, Tensor[] tables, int[] order, int room, bool draws, "
+    "bool filters, bool sums, int planes, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::report_slots",
@@ -70,19 +73,20 @@ def draw(
     sums: bool,
     planes: int,
     copies: bool,
-) -> tuple[DrawnRows, Tensor, Tensor]:
-    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V]) of the rows of `slots` int64 [B].
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
+    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V], states) of the rows of `slots` int64 [B].
 
+    States float64 [B] are what rows carry after their tokens, NaN for those that carry nothing; [0] where none does.
     Logits [B, V] are float32, bfloat16 or float16. `copies` says whether they need a mask, an edit or another type,
     in the `order` of `RowsLayout.edits`; without it `x` itself is what comes back. A row of more than `room` tokens
     has status `history_full`.
     """
     given = [tables[name] for name in TABLES]
-    *found, seeds, edited = torch.ops.tirage.draw_slots(
-        x, words, slots, given, order, room, draws, filters, sums, planes, copies
+    *found, seeds, edited, states = torch.ops.tirage.draw_slots(
+        x, words, slots, tables["carry"], given, order, room, draws, filters, sums, planes, copies
     )
     token, logprob, support, status = found
-    return (token, logprob, support, status), seeds, edited if copies else x
+    return (token, logprob, support, status), seeds, edited if copies else x, states
 
 
 def report(
@@ -113,7 +117,7 @@ def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: 
 
 # --- on each kind of device -------------------------------------------------------------------------------------------
 
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.register_fake("tirage::draw_slots")
@@ -121,6 +125,7 @@ def _shapes(
     x: Tensor,
     words: Tensor | None,
     slots: Tensor,
+    carry: Tensor,
     tables: Sequence[Tensor],
     order: Sequence[int],
     room: int,
@@ -134,7 +139,8 @@ def _shapes(
     kinds = (torch.int64, torch.float32, torch.int64, torch.int8, torch.int64)
     token, logprob, support, status, seeds = (torch.empty(rows, dtype=kind, device=x.device) for kind in kinds)
     edited = torch.empty(rows if copies else 0, size, dtype=torch.float32, device=x.device)
-    return token, logprob, support, status, seeds, edited
+    states = torch.empty(rows if carry.shape[1] else 0, dtype=torch.float64, device=x.device)
+    return token, logprob, support, status, seeds, edited, states
 
 
 @torch.library.impl("tirage::draw_slots", "CPU")
@@ -142,6 +148,7 @@ def _draw_on_cpu(
     x: Tensor,
     words: Tensor | None,
     slots: Tensor,
+    carry: Tensor,
     tables: Sequence[Tensor],
     order: Sequence[int],
     room: int,
@@ -151,8 +158,8 @@ def _draw_on_cpu(
     planes: int,
     copies: bool,
 ) -> Found:
-    named = dict(zip(TABLES, tables, strict=True))
-    drawn, seeds, edited = by_tensors(
+    named = {**dict(zip(TABLES, tables, strict=True)), "carry": carry}
+    drawn, seeds, edited, states = by_tensors(
         x,
         words,
         slots,
@@ -165,7 +172,7 @@ def _draw_on_cpu(
         planes=planes,
         copies=copies,
     )
-    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states
 
 
 @torch.library.impl("tirage::draw_slots", "CUDA")
@@ -173,6 +180,7 @@ def _draw_on_cuda(
     x: Tensor,
     words: Tensor | None,
     slots: Tensor,
+    carry: Tensor,
     tables: Sequence[Tensor],
     order: Sequence[int],
     room: int,
@@ -184,10 +192,10 @@ def _draw_on_cuda(
 ) -> Found:
     from tirage.backends.torch.device import launches
 
-    named = dict(zip(TABLES, tables, strict=True))
+    named = {**dict(zip(TABLES, tables, strict=True)), "carry": carry}
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
-        drawn, seeds, edited = launches.draw(
+        drawn, seeds, edited, states = launches.draw(
             x,
             words,
             slots,
@@ -199,7 +207,7 @@ def _draw_on_cuda(
             planes=planes,
             copies=copies,
         )
-    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states
 
 
 def by_tensors(
@@ -215,18 +223,31 @@ def by_tensors(
     sums: bool,
     planes: int,
     copies: bool,
-) -> tuple[DrawnRows, Tensor, Tensor]:
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
     """What `draw` gives of logits x [B, V], by tensor operations on tables on the CPU."""
     # Of tables without columns only the shape is asked for.
     rows = {name: table.index_select(0, slots) if table.numel() else table for name, table in tables.items()}
     y, bad = edits.edited(x.to(torch.float32), rows, order, edits.allowed_words(rows, words))
     full, empty = rows["length"] > room, ~rows["used"]
-    found = draw_op.on_host(y, bad | full | empty, rows["meta"])
+    carries = tables["carry"].shape[1] > 0
+    chances = np.full(len(slots) if carries else 0, np.nan)
+    spared = _flags(rows["spared"], y.shape[1]) if tables["spared"].shape[1] else None
+    found = draw_op.on_host(y, bad | full | empty, rows["meta"], chances if carries else None, spared)
     token, logprob, support, status = found
     status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
     if planes & REWRITES:
         y = edits.smoothed(y, rows["meta"])
-    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y
+    states = torch.from_numpy(chances)
+    if carries:
+        states = follow(rows["carry"], token, logprob, states)
+        tables["carry"].index_copy_(0, slots, rows["carry"])
+    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y, states
+
+
+def _flags(words: Tensor, size: int) -> NDArray[np.bool_]:
+    """Bitmasks int32 [B, ceil(V / 32)] as bool [B, V]."""
+    octets = words.numpy().view(np.uint8)
+    return np.unpackbits(octets, axis=1, bitorder="little")[:, :size].astype(bool)
 
 
 Told = tuple[Tensor, Tensor, Tensor, Tensor]

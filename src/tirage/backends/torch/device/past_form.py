@@ -138,12 +138,13 @@ def past_form(given: CompiledParams) -> PastForm | None:
     """The form of compiled parameters, or None where tables of the sizes above cannot hold it."""
     params, semantics = given.params, given.semantics
     phrases = Phrases.of(_listed(given))
-    powers = _powers(params.dry_multiplier, params.dry_base) if params.dry_last_n else np.zeros(0, np.float32)
+    punishes = params.dry_last_n and not given.is_alone
+    powers = _powers(params.dry_multiplier, params.dry_base) if punishes else np.zeros(0, np.float32)
     if phrases is None or powers is None:
         return None
     return PastForm(
         window=(semantics.penalty_window or 0) if given.needs_counts else 0,
-        averages=bool(params.frequency_penalty) and semantics.frequency_divisor == "length",
+        averages=bool(params.frequency_penalty) and semantics.frequency_divisor == "length" and not given.is_alone,
         ngram=params.no_repeat_ngram_size,
         powers=powers,
         allowed=params.dry_allowed_length,
@@ -159,7 +160,8 @@ def _listed(given: CompiledParams) -> list[tuple[Sequence[int], float, bool]]:
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
     own = semantics.bad_words_history == "output"
     found = [(word, -math.inf, own) for word in words if len(word) > 1]
-    return [*found, *((ids, bias, False) for ids, bias in params.sequence_bias or ())]
+    biased = ((ids, bias, False) for ids, bias in params.sequence_bias or ())
+    return [*found, *(each for each in biased if each[1] == -math.inf or not given.is_alone)]
 
 
 def _powers(multiplier: float, base: float) -> NDArray[np.float32] | None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.groups import runs_only
+from tirage.backends.torch.device.carry import CarryForm, blank_carry, fill_carry
 from tirage.backends.torch.device.past_form import (
     NO_PAST,
     PastForm,
@@ -38,7 +39,7 @@ from tirage.backends.torch.plan import (
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
-from tirage.history import MAX_HISTORY
+from tirage.history import MAX_HISTORY, History
 from tirage.operators import END, FIRST_FILTER, Step
 from tirage.operators.bad_words import enforced
 from tirage.operators.frequency import FREQUENCY
@@ -65,6 +66,9 @@ EDIT, SCOPE, FIRST, SECOND = range(4)
 operands, mostly float32 as bits."""
 _FEWEST = 256
 """Tokens that a table of counts has room for beyond those that a request brings along."""
+_NOTHING = History.of((), (), vocab_size=1)
+_Change = tuple[str, int, tuple[int, int, int]]
+"""(stage, edit, its scope and operands)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,8 @@ class RowsLayout:
     `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
     some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
     of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
-    `views`: whether some row reports logprobs.
+    `views`: whether some row reports logprobs. `carries`: whether some row carries a state from token to token.
+    `spares`: whether there are tokens that XTC of some row never removes.
     """
 
     steps: int = 1
@@ -91,6 +96,8 @@ class RowsLayout:
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
+    carries: bool = False
+    spares: bool = False
 
     @property
     def changes(self) -> bool:
@@ -119,6 +126,8 @@ class RowsLayout:
             planes=joined_planes(self.planes, form.planes),
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
+            carries=self.carries or form.carry is not None,
+            spares=self.spares or bool(form.spared.size),
         )
 
 
@@ -130,7 +139,8 @@ class RowForm:
     edits with `operands` int32 [P, 4] as `EDIT` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
     [n]; `banned` ids int32 [n], `allowed` ids or None, and `stop_ids` int32 [n], banned before `least` tokens. `past`
     is what it asks of the order of its tokens. `view` is whose logprobs it reports, `view_scale` float32 [2] c and
-    1 / T of that law, and `top_n` how many first candidates.
+    1 / T of that law, and `top_n` how many first candidates. `carry` is how its state moves, None without one;
+    `spared` int32 [n] what XTC never removes.
     """
 
     meta: NDArray[np.int64]
@@ -152,6 +162,8 @@ class RowForm:
     view: View
     view_scale: NDArray[np.float32]
     top_n: int
+    carry: CarryForm | None
+    spared: NDArray[np.int32]
 
     @property
     def counted(self) -> int:
@@ -167,7 +179,7 @@ class RowForm:
 def form_of(row: SamplingRow) -> RowForm | None:
     """The form of a request, or None when it needs the host."""
     params = row.params
-    if params.logits_processors or params.return_kept or params.xtc_protected_ids or row.step is not None:
+    if params.logits_processors or params.return_kept or row.step is not None:
         return None
     if params.logprob_token_ids or (params.lists_logprobs and params.logprobs_mode == "sampled"):
         return None
@@ -177,26 +189,30 @@ def form_of(row: SamplingRow) -> RowForm | None:
 def _form(compiled_params: CompiledParams) -> RowForm | None:
     params, semantics = compiled_params.params, compiled_params.semantics
     past = past_form(compiled_params)
-    if past is None:
+    if past is None or params.watermark is not None:
         return None
     # Without what the tokens decide, and words that are always banned, steps must be the same at each token.
     still = compiled_params
     if still.fixed is None or params.sequence_bias:
         still = compiled(params.replace(**_off(params, averages=past.averages)))
-    if still.fixed is None or still.carrier is not None:
-        return None
-    smooth = [step for step in still.fixed.steps if step.op == SMOOTH]
-    edits = [step for step in still.fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
-    filters = [step for step in still.fixed.steps if step.op >= FIRST_FILTER]
+    fixed = still.lower(_NOTHING, 0)
+    smooth = [step for step in fixed.steps if step.op == SMOOTH]
+    edits = [step for step in fixed.steps if step.op < FIRST_FILTER and step.op != SMOOTH]
+    filters = [step for step in fixed.steps if step.op >= FIRST_FILTER]
+    changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
+    changes = _ordered([*changes, *_following(compiled_params, past)], smooth, semantics.stages)
     program = np.array([*(step[:STEP_WIDTH] for step in (*smooth, *filters)), [END] * STEP_WIDTH], np.int64)
+    spared = np.array(params.xtc_protected_ids if compiled_params.coin else (), np.int32)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
+    rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared)
     if not _runs(edits, rows) or not _tells(view_of(params), filters):
         return None
-    changes = [(step.stage, int(step.op), _operands(step)) for step in edits if step.op != BAN]
-    changes = sorted([*changes, *_following(compiled_params, past)], key=lambda each: semantics.stages.index(each[0]))
-    if smooth and any(semantics.stages.index(stage) > semantics.stages.index("smoothing") for stage, *_ in changes):
-        return None
-    found = _found(still, edits, filters, DrawPlan.of(rows), past)
+    plan = DrawPlan.of(rows)
+    if any(op == SMOOTH for _, op, _ in changes):
+        meta = np.delete(plan.meta, np.s_[HEADER : HEADER + STEP_WIDTH], axis=1)
+        plan, smooth = replace(plan, meta=meta, planes=plan.planes & ~REWRITES), []
+    carry = CarryForm.of(still, [*smooth, *filters])
+    found = _found(still, fixed, edits, filters, plan, past)
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
     banned = [*found.banned, *(word[0] for word in words if len(word) == 1)]
     return replace(
@@ -206,6 +222,10 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
         banned=np.array(banned, np.int32),
         least=params.min_tokens,
         counts=compiled_params.needs_counts,
+        # What a row carries is noted by the kernel that draws any steps.
+        planes=max(found.planes, carry is not None),
+        carry=carry,
+        spared=spared,
     )
 
 
@@ -222,8 +242,18 @@ def _off(params: SamplingParams, *, averages: bool) -> dict[str, Any]:
     }
 
 
-def _following(given: CompiledParams, past: PastForm) -> Iterator[tuple[str, int, tuple[int, int, int]]]:
-    """(stage, edit, its scope and operands) of what follows from the tokens."""
+def _ordered(changes: Sequence[_Change], smooth: Sequence[Step], stages: Sequence[str]) -> list[_Change]:
+    """The changes in the order of their stages, and a smoothing that does not stand behind all of them."""
+    found = sorted(changes, key=lambda each: stages.index(each[0]))
+    for step in smooth:
+        at = sum(stages.index(stage) < stages.index("smoothing") for stage, *_ in found)
+        if at < len(found):
+            found.insert(at, ("smoothing", int(SMOOTH), (0, step.a, step.b)))
+    return found
+
+
+def _following(given: CompiledParams, past: PastForm) -> Iterator[_Change]:
+    """What follows from the tokens."""
     params, semantics = given.params, given.semantics
     if past.averages:
         scope_of = scope(semantics.frequency_history, semantics.penalty_window)
@@ -246,11 +276,15 @@ def _tells(view: View, filters: Sequence[Step]) -> bool:
 
 
 def _found(
-    given: CompiledParams, edits: Sequence[Step], filters: Sequence[Step], plan: DrawPlan, past: PastForm
+    given: CompiledParams,
+    fixed: Program,
+    edits: Sequence[Step],
+    filters: Sequence[Step],
+    plan: DrawPlan,
+    past: PastForm,
 ) -> RowForm:
     """The form of what does not follow from the tokens."""
-    fixed, view = given.fixed, view_of(given.params)
-    assert fixed is not None
+    view = view_of(given.params)
     return RowForm(
         meta=plan.meta[0],
         ops=(),
@@ -271,6 +305,8 @@ def _found(
         view=view,
         view_scale=_scale_of(view, filters),
         top_n=given.params.logprobs or 0,
+        carry=None,
+        spared=np.zeros(0, np.int32),
     )
 
 
@@ -335,6 +371,10 @@ def arrays_of(
         out["early"][:] = bits_of(vocab_size, allowed=None, banned=form.stop_ids)
     if form.counts:
         _count(out, row)
+    if layout.spares:
+        out["spared"][:] = bits_of(vocab_size, allowed=form.spared, banned=form.spared[:0])
+    if form.carry is not None:
+        fill_carry(out, form.carry, row)
     fill_past(out, form.past, history)
     out["view"][:], out["top_n"][:] = int(form.view), min(form.top_n, vocab_size)
     out["view_scale"][:] = form.view_scale[: out["view_scale"].size]
@@ -381,6 +421,8 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "fault": np.full((), -1, np.int64),
         "tail": np.zeros(layout.tail, np.int32),
         **blank_past(layout.past, vocab_size),
+        "carry": blank_carry(carries=layout.carries),
+        "spared": np.zeros(words if layout.spares else 0, np.int32),
         "view": np.zeros(int(layout.views), np.int64),
         "view_scale": np.ones(2 * int(layout.views), np.float32),
         "top_n": np.zeros(int(layout.views), np.int64),

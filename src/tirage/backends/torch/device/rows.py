@@ -99,23 +99,27 @@ class DeviceRows:
             table.copy_(table.index_select(0, sent["from"]))
         self.tables["used"].logical_and_(sent["there"])
 
-    def read_back(self) -> tuple[list[list[int]], list[int]]:
-        """(the tokens of each slot that were said since they were read last, a token of each that cannot be one).
+    def read_back(self) -> tuple[list[list[int]], list[int], NDArray[np.int64]]:
+        """(the tokens of each slot that were said since they were read last, a token of each that cannot be one,
+        what the slots carry: the table [capacity, WIDTH or 0]).
 
         The second is -1 where there is none. This waits for the device.
         """
         tables = self.tables
-        packed = torch.cat([tables["said"][:, None], tables["fault"][:, None], tables["tail"].to(torch.int64)], 1)
-        host = packed.cpu().tolist()
+        packed = torch.cat(
+            [tables["said"][:, None], tables["fault"][:, None], tables["carry"], tables["tail"].to(torch.int64)], 1
+        )
+        host, width = packed.cpu().numpy(), tables["carry"].shape[1]
         tables["said"].zero_()
         tables["fault"].fill_(-1)
-        return [row[2 : 2 + row[0]] for row in host], [row[1] for row in host]
+        said = [row[2 + width :][: row[0]].tolist() for row in host]
+        return said, host[:, 1].tolist(), np.ascontiguousarray(host[:, 2 : 2 + width])
 
     # --- what the device does ---------------------------------------------------------------------------------------
 
     def step(self, logits: Tensor, words: Tensor | None = None) -> DrawnRows:
         """What `draw` gives for logits [capacity, V] of any float type; the tokens are appended to their rows."""
-        drawn, _ = self.draw(logits, words)
+        drawn, *_ = self.draw(logits, words)
         self.append(drawn[0])
         return drawn
 
@@ -126,19 +130,21 @@ class DeviceRows:
 
         Some request of the rows must have asked for logprobs.
         """
-        drawn, _, told = self.draw_reported(logits, words, most=most)
+        drawn, _, _, told = self.draw_reported(logits, words, most=most)
         self.append(drawn[0])
         return drawn, told
 
     def draw(
         self, logits: Tensor, words: Tensor | None = None, slots: Tensor | None = None
-    ) -> tuple[DrawnRows, Tensor]:
-        """(one token for each row, its seed int64 [B]) of logits [B, V] of the slots int64 [B], by default of all.
+    ) -> tuple[DrawnRows, Tensor, Tensor]:
+        """(one token for each row, seeds int64 [B], states) of logits [B, V] of the slots int64 [B], by default of all.
 
+        States are float64 [B] where rows carry one, NaN for those that do not, else [0].
         `words` int32 [B, ceil(V / 32)] is a bitmask from outside. A slot without a request gives `empty_slot`, a
         request that has outgrown its room `history_full`. Two draws must not run at a time, on two CUDA streams.
         """
-        return self._drawn(readable(logits), words, self._every if slots is None else slots)[:2]
+        found, seeds, _, states = self._drawn(readable(logits), words, self._every if slots is None else slots)
+        return found, seeds, states
 
     def draw_reported(
         self,
@@ -148,25 +154,25 @@ class DeviceRows:
         *,
         most: int,
         which: Tensor | None = None,
-    ) -> tuple[DrawnRows, Tensor, Reported]:
+    ) -> tuple[DrawnRows, Tensor, Tensor, Reported]:
         """What `draw` gives for logits [B, V], and what the rows report, with at most `most` first candidates each.
 
         `which` int64 [n] are the rows that report something; without it long lists are made for all of them.
         """
         x, at = readable(logits), self._every if slots is None else slots
-        drawn, seeds, edited = self._drawn(x, words, at)
+        drawn, seeds, edited, states = self._drawn(x, words, at)
         token, _, _, status = drawn
         if most <= ops.MOST_LISTED:
-            return drawn, seeds, ops.report(x, edited, token, status, at, self.tables, most=most)
+            return drawn, seeds, states, ops.report(x, edited, token, status, at, self.tables, most=most)
         if which is None:
             told = reported(x.to(torch.float32), edited, token, status, self._views(at), most=most)
-            return drawn, seeds, told
+            return drawn, seeds, states, told
         given, edited, token, own, at = (each.index_select(0, which) for each in (x, edited, token, status, at))
         told = reported(given.to(torch.float32), edited, token, own, self._views(at), most=most)
-        return drawn, seeds, told.spread(which, status)
+        return drawn, seeds, states, told.spread(which, status)
 
-    def _drawn(self, x: Tensor, words: Tensor | None, slots: Tensor) -> tuple[DrawnRows, Tensor, Tensor]:
-        """(what was drawn, seeds [B], the edited logits float32 [B, V])."""
+    def _drawn(self, x: Tensor, words: Tensor | None, slots: Tensor) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
+        """(what was drawn, seeds [B], the edited logits float32 [B, V], states)."""
         layout = self.layout
         copies = layout.changes or words is not None or x.dtype is not torch.float32
         return ops.draw(

@@ -10,10 +10,11 @@ follows from more sums over the whole row, `weigh` reads it for them first. XTC,
 removes what stands before another such pair, the head. Rows without filters are read twice, greedy ones once. Of a
 batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else `measure_slots`, and
 `append` moves rows on; `view_ends` and `view_weigh` report logprobs.
-A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others, several temperatures), or
-with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it some twenty
-times and keeps which tokens are in it as a list (`sets`, `steps`, `ordered`). Where all rows are such, two launches
-draw.
+A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others or with tokens that it
+spares, several temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place
+of `resolve`, reads it some twenty times and keeps which tokens are in it as a list (`sets`, `steps`, `ordered`). Where
+all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is after the
+token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
 floats only bound the mass of what may be left unread. Launch with `enable_fp_fusion=False`; the minima around products
 keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
@@ -23,7 +24,7 @@ from tirage.backends.torch.kernels.advance import append
 from tirage.backends.torch.kernels.bounds import bound
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
-from tirage.backends.torch.kernels.general import general
+from tirage.backends.torch.kernels.general import CHANCES, STATES, general
 from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW, SUMS
 from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
@@ -34,6 +35,7 @@ from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
 __all__ = [
     "BINS",
+    "CHANCES",
     "COUNTS",
     "ENDS",
     "FEW",
@@ -41,6 +43,7 @@ __all__ = [
     "HEADER",
     "PLANES",
     "ROW",
+    "STATES",
     "SUMS",
     "WORDS",
     "append",

@@ -1,4 +1,4 @@
-"""What a token changes in the tables of its row, in one launch: histories, counts, windows, matches, step and length.
+"""What a token changes in the tables of its row, in one launch: histories, counts, matches, state, step and length.
 
 A thread block is one row. Its threads all read the row's numbers before any of them writes one.
 """
@@ -9,12 +9,13 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.device.past_form import ABSENT
+from tirage.backends.torch.kernels.carry import TOKEN_AT, move
 from tirage.backends.torch.kernels.edits import breaks
 from tirage.backends.torch.kernels.layout import STEP
 
 _ABSENT = tl.constexpr(ABSENT)
 
-SIZES = ("columns", "room", "tail", "counts", "windows", "ring", "matches", "powers")
+SIZES = ("columns", "room", "tail", "counts", "windows", "ring", "matches", "powers", "carried")
 """Sizes of tables, and whether there are some: the kernel is not compiled anew for their values."""
 
 
@@ -22,8 +23,8 @@ SIZES = ("columns", "room", "tail", "counts", "windows", "ring", "matches", "pow
 @triton.jit(do_not_specialize=SIZES)
 def append(
     token_ptr, slots_ptr, used_ptr, meta_ptr, length_ptr, said_ptr, fault_ptr, tail_ptr, count_ids_ptr, in_prompt_ptr,
-    in_output_ptr, distinct_ptr, window_ptr, ring_ptr, ahead_ptr, breaks_ptr, unbroken_ptr,
-    columns, room, tail, counts, windows, ring, matches, powers, size,
+    in_output_ptr, distinct_ptr, window_ptr, ring_ptr, ahead_ptr, breaks_ptr, unbroken_ptr, carry_ptr,
+    columns, room, tail, counts, windows, ring, matches, powers, carried, size,
     TILE: tl.constexpr,
 ):
     """Appends a token to each row; -1 leaves it as it is, and one that cannot be one is kept as its fault."""
@@ -31,6 +32,8 @@ def append(
     token = tl.load(token_ptr + tl.program_id(0)).to(tl.int64)
     fault, length, said = tl.load(fault_ptr + slot), tl.load(length_ptr + slot), tl.load(said_ptr + slot)
     step = tl.load(meta_ptr + slot * columns + STEP)
+    carry_ptr += slot * carried
+    drawn = tl.load(carry_ptr + TOKEN_AT, mask=carried > 0, other=_ABSENT)
     legal = (token >= 0) & (token < size) & (tl.load(used_ptr + slot) != 0)
     tl.debug_barrier()
     if (token != -1) & (legal == 0) & (fault == -1):
@@ -42,6 +45,8 @@ def append(
         tl.store(said_ptr + slot, said + 1)
         tl.store(meta_ptr + slot * columns + STEP, step + 1)
         ring_ptr += slot * ring
+        if carried > 0:
+            move(carry_ptr, meta_ptr + slot * columns, drawn == token)
         if counts > 0:
             leaving = tl.full((), _ABSENT, tl.int64)
             if windows > 0:

@@ -1,8 +1,9 @@
 """The masks and edits of a row in one launch: each thread block copies its part of the logits and edits it there.
 
 A block writes to no other part, so blocks need not wait for each other; its threads do, before each edit. The last one
-of a row settles it. Lists of ids are looked through by every block, for those that lie in its part. Logits that are
-read again are read past the nearest cache, which does not see what atomic operations do.
+of a row settles it; where a smoothing stands before other edits, it first runs these and those on all parts, as only
+then the largest logit is known. Lists of ids are looked through by every block, for those that lie in its part. Logits
+that are read again are read past the nearest cache, which does not see what atomic operations do.
 """
 
 from __future__ import annotations
@@ -29,24 +30,28 @@ from tirage.backends.torch.kernels.ends import (
     store_ends,
 )
 from tirage.backends.torch.kernels.lanes import store_knots
-from tirage.backends.torch.kernels.layout import FIRST_C, IS_GREEDY, LANES, STEP, WIDTH, constant
+from tirage.backends.torch.kernels.layout import FIRST_C, HIGH, IS_GREEDY, LANES, STEP, WIDTH, constant
 from tirage.backends.torch.kernels.rule import (
     LARGEST,
     NEG_INF,
+    POS_INF,
     clamped,
     cleaned,
     is_spoiled,
     key_of,
     logits_at,
+    smoothed,
+    value_of,
 )
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 
-_ADD, _REPETITION, _FREQUENCY, _PRESENCE, _SCALE = (
-    tl.constexpr(int(op)) for op in (ADD, REPETITION, FREQUENCY, PRESENCE, SCALE)
+_ADD, _REPETITION, _FREQUENCY, _PRESENCE, _SCALE, _SMOOTH = (
+    tl.constexpr(int(op)) for op in (ADD, REPETITION, FREQUENCY, PRESENCE, SCALE, SMOOTH)
 )
 _AVERAGED, _COMPLETED, _PROLONGED = (tl.constexpr(op) for op in (AVERAGED, COMPLETED, PROLONGED))
 _EDIT, _SCOPE, _FIRST, _SECOND = (tl.constexpr(at) for at in (EDIT, SCOPE, FIRST, SECOND))
@@ -100,25 +105,48 @@ def edit(
 ):
     """Logits of one part of one row after its masks and edits, what `measure` finds of it; the last part settles it."""
     row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
-    own_ptr, first = slots_meta_ptr + slot * columns, tl.program_id(1) * PART
+    own_ptr = slots_meta_ptr + slot * columns
     if (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0):
         sample = sample_of(x_ptr + row * size, size, IS_BFLOAT)
         store_knots(row_ptr + row * WIDTH, scaled(sample, edits_ptr + slot * places * 4, places))
-    spoiled = edit_part(
-        x_ptr + row * size, given_ptr + row * ((size + 31) // 32), y_ptr + row * size, candidates_ptr + row * ring,
-        tokens_ptr, own_ptr, least_ptr, words_ptr, early_ptr, edits_ptr, bias_ids_ptr,
-        bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr,
-        ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
-        phrase_own_ptr, slot, first, given, masks, early, places, biases, counts,
-        ring, ngrams, powers, phrases, phrase, size, PART, COPIED, TILE, IS_BFLOAT,
+    mask_part(
+        x_ptr + row * size, given_ptr + row * ((size + 31) // 32), y_ptr + row * size, tokens_ptr, own_ptr, least_ptr,
+        words_ptr, early_ptr, ring_ptr, ahead_ptr, prompt_ptr, ngram_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
+        phrase_own_ptr, slot, tl.program_id(1) * PART, given, masks, early, ring, ngrams, phrases, phrase, size,
+        PART, COPIED, TILE, IS_BFLOAT,
     )
-    tl.debug_barrier()
-    c, is_counted = constant(own_ptr, FIRST_C), (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
-    measure_part(
-        y_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, first, spoiled, c,
-        is_counted, plane, size, PART, BLOCK,
-    )
-    if is_last(arrived_ptr + row, (size + PART - 1) // PART):
+    turn, parts = tl.full((), -1, tl.int32), (size + PART - 1) // PART
+    while turn < parts:
+        slot, part = tl.load(slots_ptr + tl.program_id(0)), tl.where(turn < 0, tl.program_id(1), turn)
+        # No slot has such bits, as only the load tells: pointers to the row take no registers where none is used.
+        row = tl.program_id(0) + (slot >> 62)
+        spoiled = edit_part(
+            y_ptr + row * size, candidates_ptr + row * ring, row_ptr + row * WIDTH, tokens_ptr, edits_ptr, bias_ids_ptr,
+            bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr,
+            powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr,
+            phrase_own_ptr, slot, part * PART, turn, places, biases, counts, ring, powers, phrases, phrase, size,
+            PART, COPIED, TILE,
+        )
+        tl.debug_barrier()
+        own_ptr = slots_meta_ptr + tl.load(slots_ptr + tl.program_id(0)) * columns
+        c, is_counted = constant(own_ptr, FIRST_C), (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+        measure_part(
+            y_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, part * PART,
+            spoiled, c, is_counted, plane, size, PART, BLOCK,
+        )
+        if turn < 0:
+            # Behind its own part the last block goes on with all of them, or with none; the others skip what follows.
+            turn = parts + 1
+            if is_last(arrived_ptr + row, parts):
+                turn, slot = parts, tl.load(slots_ptr + tl.program_id(0))
+                if place_of_smoothing(edits_ptr + slot * places * 4, places) < places:
+                    turn = tl.full((), 0, tl.int32)
+                    store_top(ends_ptr + row * blocks, row_ptr + row * WIDTH, plane, blocks, PADDED)
+        else:
+            turn += 1
+    if turn == parts:
+        own_ptr = slots_meta_ptr + tl.load(slots_ptr + tl.program_id(0)) * columns
+        c, is_counted = constant(own_ptr, FIRST_C), (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
         settle_slot(
             slots_ptr, used_ptr, tokens_ptr, slots_meta_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr,
             bins_ptr, sums_ptr, length_ptr, row, c, is_counted, room, plane, columns, size, blocks, PADDED, FULL,
@@ -127,15 +155,13 @@ def edit(
 
 
 @triton.jit
-def edit_part(
-    x_ptr, given_ptr, y_ptr, candidates_ptr, tokens_ptr, own_ptr, least_ptr, words_ptr, early_ptr,
-    edits_ptr, bias_ids_ptr, bias_values_ptr, count_ids_ptr, in_prompt_ptr, in_output_ptr, distinct_ptr, ring_ptr,
-    ahead_ptr, prompt_ptr, ngram_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr, phrases_ptr,
-    phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, slot, first, given, masks, early, places, biases, counts, ring,
-    ngrams, powers, phrases, phrase, size,
+def mask_part(
+    x_ptr, given_ptr, y_ptr, tokens_ptr, own_ptr, least_ptr, words_ptr, early_ptr, ring_ptr, ahead_ptr, prompt_ptr,
+    ngram_ptr, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, slot, first, given, masks, early, ring,
+    ngrams, phrases, phrase, size,
     PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr, IS_BFLOAT: tl.constexpr,
 ):
-    """Writes one part of a row's logits after the masks and edits of its slot: 1 where one is not finite, else 0."""
+    """Writes one part of a row's logits after the masks of its slot, and what its tokens forbid."""
     last, words = tl.minimum(first + PART, size), (size + 31) // 32
     waits = (early != 0) & (tl.load(own_ptr + STEP) < tl.load(least_ptr + slot))
     copy_masked(
@@ -143,7 +169,7 @@ def edit_part(
         PART, COPIED, IS_BFLOAT,
     )
     tl.debug_barrier()
-    length, spoiled = tl.load(tokens_ptr + slot).to(tl.int32), tl.full((), 0, tl.int32)
+    length = tl.load(tokens_ptr + slot).to(tl.int32)
     ring_ptr, ahead_ptr = ring_ptr + slot * ring, ahead_ptr + slot * ring
     if ngrams != 0:
         ban_ngrams(y_ptr, first, last, ring_ptr, ahead_ptr, tl.load(ngram_ptr + slot), length, ring, TILE)
@@ -152,8 +178,27 @@ def edit_part(
             y_ptr, first, last, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, prompt_ptr, ring_ptr,
             slot, phrases, phrase, length, ring, _BANS, TILE,
         )
+
+
+@triton.jit
+def edit_part(
+    y_ptr, candidates_ptr, row_ptr, tokens_ptr, edits_ptr, bias_ids_ptr, bias_values_ptr, count_ids_ptr, in_prompt_ptr,
+    in_output_ptr, distinct_ptr, ring_ptr, ahead_ptr, prompt_ptr, powers_ptr, last_power_ptr, breaks_ptr, unbroken_ptr,
+    phrases_ptr, phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, slot, first, turn, places, biases, counts, ring,
+    powers, phrases, phrase, size,
+    PART: tl.constexpr, COPIED: tl.constexpr, TILE: tl.constexpr,
+):
+    """Runs the edits of a slot on one part of its row: 1 where a logit is not finite that one changes, else 0.
+
+    In the turn -1 edits run up to a smoothing that stands before others, in those after it that one and all behind it.
+    """
+    last, words = tl.minimum(first + PART, size), (size + 31) // 32
+    length, spoiled = tl.load(tokens_ptr + slot).to(tl.int32), tl.full((), 0, tl.int32)
+    ring_ptr, ahead_ptr = ring_ptr + slot * ring, ahead_ptr + slot * ring
     edits_ptr += slot * places * 4
     place, end = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+    if turn >= 0:
+        place += place_of_smoothing(edits_ptr, places)
     while place < places:
         tl.debug_barrier()
         edit_ptr = edits_ptr + place * 4
@@ -181,8 +226,44 @@ def edit_part(
             )
         if op == _SCALE:
             spoiled |= scale(y_ptr, first, last, operand(edit_ptr, _FIRST), PART, COPIED)
+        if op == _SMOOTH:
+            if turn < 0:
+                end = places
+            else:
+                spoiled |= smooth_part(y_ptr, first, last, edit_ptr, tl.load(row_ptr + HIGH), TILE)
         place = end
     return spoiled
+
+
+@triton.jit
+def place_of_smoothing(edits_ptr, places):
+    """The place of a row's smoothing that stands before other edits, `places` where there is none."""
+    found = places
+    for place in range(places):
+        found = tl.where(tl.load(edits_ptr + place * 4 + _EDIT) == _SMOOTH, place, found)
+    return found
+
+
+@triton.jit
+def store_top(ends_ptr, row_ptr, plane, blocks, PADDED: tl.constexpr):
+    """Writes the largest key of a row, or that of a NaN, from the ends of its blocks."""
+    at = tl.arange(0, PADDED)
+    top = tl.max(tl.load(ends_ptr + at, mask=at < blocks, other=NEG_INF, cache_modifier=".cg"), 0)
+    low = tl.min(tl.load(ends_ptr + plane + at, mask=at < blocks, other=POS_INF, cache_modifier=".cg"), 0)
+    tl.store(row_ptr + HIGH, tl.where(low < NEG_INF, low, top))
+    tl.debug_barrier()
+
+
+@triton.jit
+def smooth_part(y_ptr, first, last, edit_ptr, top, TILE: tl.constexpr):
+    """Smooths the logits of the part, by their distances from the largest one of the row (S-N8): 1 if that is none."""
+    square, cube, largest = operand(edit_ptr, _FIRST), operand(edit_ptr, _SECOND), cleaned(value_of(top))
+    for start in range(0, last - first, TILE):
+        ids = first + start + tl.arange(0, TILE)
+        x = current(y_ptr, ids, ids < last, float("-inf"))
+        new = tl.where(key_of(x) > NEG_INF, smoothed(x, largest, square, cube), x)
+        tl.store(y_ptr + ids, new, mask=ids < last)
+    return is_spoiled(top).to(tl.int32)
 
 
 @triton.jit

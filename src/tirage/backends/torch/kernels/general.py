@@ -9,17 +9,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.carry import CARRIED, follow
 from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
 from tirage.backends.torch.kernels.layout import IS_GREEDY, PROGRAM, VARYING, constant
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
-    clamped,
     cleaned,
     key_of,
     ln_of,
     log2_fixed,
     logprob_of,
+    smoothed,
     value_of,
     weight_of,
 )
@@ -31,6 +32,8 @@ from tirage.backends.torch.kernels.sets import (
     NEAREST,
     SCALE,
     SHARE,
+    SPARED,
+    SPARES,
     SUPPORT,
     TARGET,
     TOKEN,
@@ -62,20 +65,30 @@ _FEW = tl.constexpr(FEW)
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _CERTAIN = tl.constexpr(1 << 40)
 _ALWAYS = tl.constexpr(1 << 32)
+CHANCES, STATES = 1, 2
+"""What is told of rows: the chance of the token before adaptive-p, or what the row carries after it."""
+_STATES = tl.constexpr(STATES)
 _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
 # fmt: off
-@triton.jit(do_not_specialize=(*VARYING, "planes"))
+@triton.jit(do_not_specialize=(*VARYING, "planes", "tells", "spares"))
 def general(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
-    state_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, planes,
+    state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks,
+    steps, planes, tells, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
-    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids."""
+    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids.
+
+    `tells` is 0 or what is told of rows, `CHANCES` or `STATES`; `spares` how many words of a slot say which tokens XTC
+    never removes.
+    """
     row = tl.program_id(0).to(tl.int64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
+        spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
+        spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
         token, lp, support = draw_set(
             x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
             meta_ptr + row * columns, size, steps, planes, LONG,
@@ -88,6 +101,26 @@ def general(
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)
     tl.store(support_ptr + row, support.to(tl.int64))
+    if tells > 0:
+        is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
+        chance = tl.full((), float("nan"), tl.float64)
+        if is_set:
+            chance = chance_of(x_ptr + row * size, state_ptr + row * WORDS_OF_ROW, meta_ptr + row * columns, token)
+        if tells == _STATES:
+            chance = follow(carry_ptr + tl.load(slots_ptr + row) * CARRIED, token, lp, chance)
+        tl.store(told_ptr + row, chance)
+
+
+@triton.jit
+def chance_of(x_ptr, state_ptr, meta_ptr, token):
+    """The share of a token in the set that it was drawn from, before adaptive-p, float64; NaN without one."""
+    share = word(state_ptr, SHARE)
+    state_ptr += tl.where((share >= 0) & (drawn_turn(meta_ptr, share) == 0), WITHOUT, 0)
+    m, c, trimmed, left = scales_of(state_ptr)
+    x = tl.load(x_ptr + token)
+    _, w = weights_at(token, x, key_of(x), m, c, trimmed, left)
+    found = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64)
+    return tl.where(word(state_ptr, TARGET) >= 0, found, tl.full((), float("nan"), tl.float64))
 
 
 @triton.jit
@@ -136,9 +169,7 @@ def smooth(x_ptr, meta_ptr, size, steps, TILE: tl.constexpr):
                 for part in range(0, TILE, PART):
                     at = start + part + lanes
                     x = tl.load(x_ptr + at, mask=at < size, other=float("-inf"))
-                    d = clamped(top - cleaned(x))
-                    growth = clamped(square + clamped(cube * d))
-                    new = clamped(clamped(top - clamped(growth * clamped(d * d))))
+                    new = smoothed(x, top, square, cube)
                     tl.store(x_ptr + at, tl.where(key_of(x) > NEG_INF, new, x), mask=at < size)
             tl.debug_barrier()
 
@@ -237,7 +268,7 @@ def weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE: tl.constexpr):
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
-            marked = tl.load(list_ptr + size + ids, mask=w > least, other=0)
+            marked = tl.load(list_ptr + size + ids, mask=w > least, other=0) & 1
             mass += w
             number += ((w > 0) & (marked == 0)).to(tl.int32)
     total, found = tl.sum(mass, 0), tl.sum(number, 0)
@@ -269,20 +300,29 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
 
 
 @triton.jit
-def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Writes 1 for each token that is drawn from, and 0 for all others."""
+def spare(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: tl.constexpr):
+    """Writes the bit of what XTC spares for each token of a row that has one, and no mark."""
     PART: tl.constexpr = TILE // 4
-    lanes = tl.arange(0, PART)
-    for start in range(0, size, TILE):
+    put(state_ptr, SPARES, spares)
+    for start in range(0, tl.where(share_of_coin(meta_ptr, steps) >= 0, size, 0), TILE):
         for part in range(0, TILE, PART):
-            at = start + part + lanes
-            tl.store(list_ptr + size + at, lanes * 0, mask=at < size)
-    tl.debug_barrier()
+            at = start + part + tl.arange(0, PART)
+            words = tl.load(spared_ptr + (at >> 5), mask=at < tl.where(spares > 0, size, 0), other=0)
+            tl.store(list_ptr + size + at, ((words >> (at & 31)) & 1) << SPARED, mask=at < size)
+
+
+@triton.jit
+def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Marks each token that is drawn from."""
+    PART: tl.constexpr = TILE // 4
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    least = tl.where(word(state_ptr, SPARES) > 0, 0, _CERTAIN)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            tl.store(list_ptr + size + ids, lanes * 0 + 1, mask=drawn_weights(ids, x, key, state_ptr) > 0)
+            w = drawn_weights(ids, x, key, state_ptr)
+            # Each token is listed once.
+            tl.store(list_ptr + size + ids, 1 + tl.load(list_ptr + size + ids, mask=w > least, other=0), mask=w > 0)
     tl.debug_barrier()
 
 
@@ -304,7 +344,7 @@ def logprob_in_set(x_ptr, state_ptr, token):
 @triton.jit
 def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE: tl.constexpr):
     """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
-    x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token)
+    x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token) & 1
     key, is_held = key_of(x), holds(list_ptr, state_ptr, token, size, TILE)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
     w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)

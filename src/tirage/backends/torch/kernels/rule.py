@@ -164,3 +164,11 @@ def log_masses(mass_ptr, log_ptr):
     """ln of the mass of each row, in units of 2^-40 of the largest weight (S-L1)."""
     row = tl.program_id(0).to(tl.int64)
     tl.store(log_ptr + row, ln_of(log2_fixed(tl.load(mass_ptr + row).to(tl.uint64)) - _UNIT_LOG))
+
+
+@triton.jit
+def smoothed(x, top, square, cube):
+    """Logits, any shape, at a distance that is squared, and cubed, from the largest one `top`, cleaned (S-N8)."""
+    d = clamped(top - cleaned(x))
+    growth = clamped(square + clamped(cube * d))
+    return clamped(top - clamped(growth * clamped(d * d)))

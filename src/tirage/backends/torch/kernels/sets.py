@@ -33,7 +33,8 @@ left, the tokens at -inf that are listed by llama.cpp, the mass of the set that 
 greedy, the target of adaptive-p in 2^-32 or -1, the mass and the least exponent under it, whether a top-p judges the
 set that the temperature saw, and whether that is still to be weighed, five sums, the largest weight, and the mass
 without what was cut of a weight; then all of them again, of the row without XTC; then those of the step that runs: by
-what `keep` lists tokens, what `find` looks for, and what became of both. Registers are left to the tokens."""
+what `keep` lists tokens, what `find` looks for, and what became of both, and whether XTC spares tokens. Registers are
+left to the tokens."""
 WORDS_OF_ROW = tl.constexpr(WORDS)
 (
     NUMBER, IS_LISTED, TOP_KEY, LOW_KEY, BASIS, CONSTANT, SCALE, TRIMMED, LEFT, REMOVED, BASE, IS_ONE, TARGET, WHOLE,
@@ -45,9 +46,11 @@ WITHOUT = tl.constexpr(32)
 (
     LEAST, LIMIT, LEVEL, CUT_KEY, CUT_ID, MEAN, IS_SIGMA, IS_REMOVED, GOAL, IS_WEIGHED, IS_LEVELED, STAGES,
     LEAST_WEIGHT, REACHING, FLOOR, CUT_TOKEN, CUT_LEFT, KEPT, KEPT_TOP, KEPT_LOW, TOTAL, TOTAL_WITHOUT,
-    SUPPORT, SHARE, TOKEN,
-) = (tl.constexpr(64 + at) for at in range(25))  # fmt: skip
+    SUPPORT, SHARE, TOKEN, SPARES,
+) = (tl.constexpr(64 + at) for at in range(26))  # fmt: skip
 _SAVED = tl.constexpr(32)
+SPARED = tl.constexpr(1)
+"""The bit in the second plane of tokens that XTC never removes; the one before is that of tokens drawn without it."""
 FEW = 128
 """Ids that a row has room for beside its planes: the first tokens, of which some rules look at 100."""
 ALL = tl.constexpr((1 << 31) - 1)
@@ -199,7 +202,8 @@ def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
 
     A token stays whose weight is at least `LEAST`, or whose measure is at most `LIMIT`, or at most `LEVEL` where it
     stands before or at the cut. What is measured is its exponent, how far that is from the `MEAN` one, or the distance
-    of top-n-sigma. Where `IS_REMOVED`, tokens go that have the weight and stand before the cut, and all others stay.
+    of top-n-sigma. Where `IS_REMOVED`, tokens go that have the weight and stand before the cut, unless they are spared;
+    all others stay.
     """
     PART: tl.constexpr = TILE // 4
     m, c, trimmed, left = scales_of(state_ptr)
@@ -207,6 +211,7 @@ def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
     cut_key, cut_id = word(state_ptr, CUT_KEY).to(tl.int32), word(state_ptr, CUT_ID).to(tl.int32)
     mean, is_removed = word(state_ptr, MEAN).to(tl.int32), word(state_ptr, IS_REMOVED) != 0
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    spares = tl.where(is_removed, word(state_ptr, SPARES), 0)
     high, low = tl.arange(0, PART) * 0 + NEG_INF, tl.arange(0, PART) * 0 + POS_INF
     number = tl.full((), 0, tl.int32)
     for start in range(0, length, TILE):
@@ -218,7 +223,9 @@ def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
                 measure = spread_at(state_ptr, x)
             before = is_in(key, ids, cut_key, cut_id)
             stays = (w >= least) | (measure <= limit) | ((measure <= level) & before)
-            stays = tl.where(is_removed, ((w >= least) & before) == 0, stays) & (key > NEG_INF)
+            is_asked = key > tl.where(spares > 0, NEG_INF, POS_INF)
+            spared = tl.load(list_ptr + size + ids, mask=is_asked, other=0) >> SPARED
+            stays = tl.where(is_removed, ((w >= least) & before & (spared == 0)) == 0, stays) & (key > NEG_INF)
             one = stays.to(tl.int32)
             # The list is written where it was read: all have read this part before any writes.
             tl.debug_barrier()
