@@ -73,7 +73,7 @@ def blank_carry(*, carries: bool) -> NDArray[np.int64]:
 
 
 def fill_carry(out: Mapping[str, NDArray[Any]], form: CarryForm, row: SamplingRow) -> None:
-    """Writes what a request carries now into one row of each table, and into its steps."""
+    """Writes what a request carries now into its row of tables, `carry` int64 [WIDTH] and `meta` int64 [columns]."""
     assert row.state is not None
     token, after = (-1, 0.0) if row.drawn is None else row.drawn
     bits = np.array([row.state, form.aim, form.rate, after]).view(np.int64)

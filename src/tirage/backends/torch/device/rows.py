@@ -100,8 +100,8 @@ class DeviceRows:
         self.tables["used"].logical_and_(sent["there"])
 
     def read_back(self) -> tuple[list[list[int]], list[int], NDArray[np.int64]]:
-        """(the tokens of each slot that were said since they were read last, a token of each that cannot be one,
-        what the slots carry: the table [capacity, WIDTH or 0]).
+        """(the tokens of each slot that were said since they were read last, a token of each that cannot be one, the
+        table int64 [capacity, WIDTH] of what the slots carry, [capacity, 0] where none does).
 
         The second is -1 where there is none. This waits for the device.
         """
