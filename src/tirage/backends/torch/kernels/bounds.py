@@ -5,17 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
 from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
+    ADDED,
     ALL_FIRST,
     FACTOR,
     FIRST_C,
     HEAD_KEY,
     HIGH,
     IS_GREEDY,
-    KEPT,
     LANES,
     LAST,
     LAST_C,
@@ -112,23 +113,45 @@ def known_lanes(op, step_ptr, numbers, m, c, high, is_cut, row_ptr):
 
 @triton.jit
 def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr):
-    """(first lane, last lane, key) of the threshold of a step by a set's mass, which lies between two totals.
-
-    The key is that of the greater one.
-    """
+    """(first lane, last lane) of the threshold of a step by a set's mass, which lies between two totals."""
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
-    widest, key = widest_of(tl.load(row_ptr + LOW), m), high
     # Where the mass is known, one turn gives both ends.
     for side in range(tl.where(low_total == high_total, 1, 2)):
         # The likeliest token weighs 2^40 under every temperature.
         total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
         limit, floor = judged(op, step_ptr, total, sums_ptr)
-        key = least_kept(op, limit, floor, m, c, high, widest)
+        key = least_kept(op, limit, floor, m, c, high, 0)
         # The likeliest token stays anyway, but XTC counts it only where it reaches the threshold.
         lane = tl.where(is_xtc(op) & (floor > _UNIT), -1, lane_of_key(key, row_ptr))
         begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
         end = tl.where(side == 0, lane, tl.maximum(end, lane))
-    return begin, end, key
+    return begin, end
+
+
+@triton.jit
+def summed_lanes(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps):
+    """(first lane, last lane) of the threshold of a row's first step by sums over it, were it run on all tokens.
+
+    The sums are not known yet. All lanes where there is no such step.
+    """
+    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
+    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM
+    if reads_sums(op):
+        for _ in range(steps):
+            if tl.load(step_ptr) != op:
+                step_ptr += 6
+        low, n = tl.load(row_ptr + LOW), counts.to(tl.int64)
+        widest = widest_of(low, m)
+        edge, before = edges_of(edge_ptr, high)
+        least = tl.sum(n * weight_of(exponent_of(value_of(edge), m, c)), 0)
+        most = tl.sum(n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)), 0)
+        least, most = tl.maximum(least, low_whole), tl.minimum(most, high_whole)
+        for side in range(2):
+            # What both sides read is read again: held in registers it would leave too few.
+            tl.debug_barrier()
+            limit, weight = threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least, most, widest)
+            begin, end = end, lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
+    return begin, end
 
 
 @triton.jit
@@ -199,14 +222,6 @@ def constant_after(op, step_ptr, c, is_cut, meta_ptr, row_ptr, sums_ptr, size):
 
 
 @triton.jit
-def edges_of(edge_ptr, high):
-    """(last keys of the lanes, last keys of the lanes before them), int32 [BINS] each: one above `high` for none."""
-    lanes = tl.arange(0, LANES)
-    before = tl.load(edge_ptr + lanes - 1, mask=lanes > 0, other=high + 1, cache_modifier=".cg")
-    return tl.load(edge_ptr + lanes, cache_modifier=".cg"), before
-
-
-@triton.jit
 def store_range(row_ptr, edge_ptr, high, first, widest):
     """Write the range that holds lanes `first` to `widest`, whose last keys lie there."""
     edge, before = edges_of(edge_ptr, high)
@@ -226,6 +241,7 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     counts = tl.load(bins_ptr + lanes)
     tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
     tl.store(row_ptr + WHOLE, 0)
+    tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
     tl.store(row_ptr + FACTOR, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
@@ -235,9 +251,9 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
 
 @triton.jit
 def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
-    """(least, greatest) mass of a row under the first temperature; one number where the row is summed."""
+    """(least, greatest) mass of a row under the first temperature; one number where the row is weighed already."""
     low, high = tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr + MASS_TO)
-    if tl.load(meta_ptr + SUMMED) > 0:
+    if is_dynamic(tl.load(meta_ptr + SUMMED)):
         low = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
         high = low
     return low, high
@@ -262,8 +278,11 @@ def bound(
         high = tl.load(row_ptr + HIGH)
         m, c = value_of(high), constant(meta_ptr, FIRST_C)
         counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
-        numbers = tl.cumsum(counts, 0)
         low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
+        begin_summed, end_summed = summed_lanes(
+            counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps
+        )
+        numbers = tl.cumsum(counts, 0)
         least, most = masses(counts, bins_ptr, high, m, c)
         least, most = sharpened(least, most, low_whole, high_whole)
         base_low, base_high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
@@ -282,16 +301,14 @@ def bound(
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
             begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, row_ptr)
-            is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & is_first
-            if reads_mass(op) | is_summed | is_xtc(op):
+            if reads_mass(op) | is_xtc(op):
                 low_total, high_total = total_of(least, most, first, last)
-                if is_summed:
-                    low_total, high_total = low_whole, high_whole
-                begin, end, key = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
-                if is_summed:
-                    tl.store(row_ptr + KEPT, key)
-                    begin, end = tl.where(first < LANES, 0, begin), tl.where(first < LANES, LANES, end)
-                tl.store(row_ptr + WHOLE, 1, mask=is_uncut & (is_summed == 0))
+                begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
+                tl.store(row_ptr + WHOLE, 1, mask=is_uncut)
+            if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
+                begin, end = begin_summed, end_summed
+                tl.store(row_ptr + WHOLE, 1)
+                tl.store(row_ptr + ADDED, 1)
             if is_xtc(op):
                 begin = removed_lane(numbers, end)
             if is_top_p(op):

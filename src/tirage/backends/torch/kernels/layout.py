@@ -22,12 +22,12 @@ PROGRAM = tl.constexpr(HEADER)
 
 ROW = 21
 """Numbers of a row, int32: its largest and its least key, the lowest key of the open range, the one above that range,
-the least and the greatest key that a token has in it, whether every block is weighed, the least key that the step keeps
-for which the whole row was summed, the constant c of the last temperature as bits, those of what a dynamic temperature
-is divided by, 0 until it is known, key and id of the token before which XTC removes all, as bits the factor of masses
+the least and the greatest key that a token has in it, whether every block is weighed, whether the terms of all its
+tokens are summed on the way, the constant c of the last temperature as bits, those of what a dynamic temperature is
+divided by, 0 until it is known, key and id of the token before which XTC removes all, as bits the factor of masses
 that count from the first knot, 0 where they tell nothing, and the knots."""
 WIDTH = tl.constexpr(ROW)
-HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, KEPT, LAST, FACTOR, HEAD_KEY, HEAD_ID, RATE, KNOT = (
+HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, ADDED, LAST, FACTOR, HEAD_KEY, HEAD_ID, RATE, KNOT = (
     tl.constexpr(at) for at in range(ROW - KNOTS + 1)
 )
 

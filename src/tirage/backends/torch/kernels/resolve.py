@@ -20,6 +20,7 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_FIRST,
     ABOVE_LAST,
     ABOVE_WEIGHTY,
+    ADDED,
     ADDENDS,
     ALL_FIRST,
     ALL_LAST,
@@ -30,9 +31,9 @@ from tirage.backends.torch.kernels.layout import (
     HEAD_KEY,
     HIGH,
     IS_GREEDY,
-    KEPT,
     LAST,
     LEAST,
+    LOW,
     LOWEST,
     MASS_TO,
     OPEN,
@@ -189,7 +190,7 @@ def draw_row(
     base = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     left = tl.full((), 0, tl.int64)
-    is_known = (tl.load(row_ptr + WHOLE) != 0) | (tl.load(meta_ptr + SUMMED) > 0)
+    is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
         op = tl.load(step_ptr)
@@ -309,15 +310,17 @@ def least_key(
     """The least key that a step with a threshold keeps, of a set with the mass `total`."""
     high = tl.load(row_ptr + HIGH)
     key = high
+    is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
     if is_min_p(op, step_ptr):
         key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
     elif is_by_logit(op):
         key = least_by_logit(step_ptr, high)
-    elif (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF) & (c == constant(meta_ptr, FIRST_C)):
-        key = tl.load(row_ptr + KEPT)
-    elif (reads_sums(op) == 0) | (ties < 0):  # pyright: ignore[reportOperatorIssue]
-        # The open range holds the whole set where its sums are asked for; one key alone is kept anyway.
-        key = threshold(x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE)
+    elif (reads_sums(op) == 0) | is_row | (ties < 0):  # pyright: ignore[reportOperatorIssue]
+        # Unless the whole row is summed, the open range holds the set of sums; one key alone is kept anyway.
+        key = threshold(
+            x_ptr, list_ptr, sums_ptr, n, op, step_ptr, row_ptr, is_row, total, lowest, cut_key, cut_id, m, c, high,
+            TILE,
+        )
     return key
 
 
@@ -361,21 +364,25 @@ def cut_to_number(
 
 @triton.jit
 def threshold(
-    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE: tl.constexpr
+    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, row_ptr, is_row, total, lowest, cut_key, cut_id, m, c, high,
+    TILE: tl.constexpr,
 ):
     """The least key that a step keeps whose threshold follows from the mass of the set, or from sums of its terms.
 
-    `total` is the mass of the set where no more is summed here.
+    `total` is the mass of the set where it is not one of these sums. Those of a whole row are there.
     """
     widest = tl.full((), 0, tl.int32)
     if reads_sums(op):
-        least_key = high
-        for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
+        least_key = tl.load(row_ptr + LOW)
+        if is_row == 0:
+            least_key = high
+            for start in range(0, n, TILE):
+                key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
+                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+                least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
         widest = widest_of(least_key, m)
-        sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
+        if is_row == 0:
+            sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
         total = tl.load(sums_ptr + 1, cache_modifier=".cg")
     limit, least = judged(op, step_ptr, total, sums_ptr)
     return least_kept(op, limit, least, m, c, high, widest)
