@@ -24,13 +24,14 @@ ROWS, JOBS = 1000, 16
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""
 PRESET_JOBS = 25
 """One job for each preset."""
-SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 66, 17, 32, 2000, 3000, 4002, 4013)
+SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 66, 17, 32, 2000, 3000, 4002, 4013, 5000, 5001)
 """Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens.
 
 32 has a min-p below a top-k that parted ties, 17 is greedy, 66 has a top-p that keeps all ties and a least number of
 tokens, 2000 an epsilon behind a top-k that parts the ties which most tokens are, 3000 a top-p whose row's mass is in
-doubt, 4002 an eta and 4013 a top-n-sigma, run twice, whose thresholds stand at a token."""
-FEW_JOBS = (*SMALL_JOBS[:14:2], 66, 2000, 3000, 4002, 4013)
+doubt, 4002 an eta and 4013 a top-n-sigma, run twice, whose thresholds stand at a token, 5000 and
+5001 a min-p and a top-n-sigma far below the top-p behind them."""
+FEW_JOBS = (*SMALL_JOBS[:14:2], 66, 2000, 3000, 4002, 4013, 5000, 5001)
 AVERAGED_JOBS = (13, 15, 17, 20, 22, 36)
 """Jobs with an eta, p-less and top-n-sigma each, of more tokens than there are lanes for."""
 FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032)
@@ -83,6 +84,11 @@ MISTAKES = {
         "for j in range(2):\n        each",
     ),
     "a cut set has the sums of the row": ("+ SUMMED)) & (cut_key == NEG_INF)", "+ SUMMED)) & (cut_key <= high)"),
+    "what lies between two open ranges weighs nothing": (
+        "total = tl.load(sums_ptr + tl.where(c ==",
+        "total = 0 * tl.load(sums_ptr + tl.where(c ==",
+    ),
+    "all of the lower range is in the set": ("(key < lower_top) & (key >= cut_key)", "key < lower_top"),
     "a list is summed without its last part": (
         "range(0, TILE, PART):\n            key",
         "range(0, TILE - PART, PART):\n            key",

@@ -21,6 +21,7 @@ from tirage.operators import OPERATORS, Operation, Step
 from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
+from tirage.operators.min_p import MIN_P
 from tirage.operators.p_less import P_LESS
 from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
@@ -50,6 +51,8 @@ DOUBTFUL = 3000
 """Jobs from that number on have a top-p that cuts where the mass of the row is in doubt: see `doubtful_job`."""
 ON_EDGE = 4000
 """Jobs from that number on have a threshold by sums over the row that stands at a token: see `summed_job`."""
+APART = 5000
+"""Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -66,6 +69,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= APART:
+        return apart_job(number, rows)
     if number >= ON_EDGE:
         return summed_job(number, rows)
     if number >= DOUBTFUL:
@@ -156,6 +161,30 @@ def doubtful_job(number: int, rows: int) -> Job:
         programs.append([(int(TOP_P), int(share * 2**32), *FILTERS[TOP_P](r)[1:3], 0)])
     x = torch.from_numpy(logits.astype(np.float32))
     return Job(logits=x, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def apart_job(number: int, rows: int) -> Job:
+    """A min-p or top-n-sigma, or both, far below the cut of a top-p, on which a top-k or an epsilon may follow.
+
+    A good part of the mass stands between them, and logits that are rounded tie at either cut.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    behind = (TOP_P, TOP_K, EPSILON)[number % 3]
+    logits, programs = np.empty((rows, size), np.float32), []
+    for row in logits:
+        row[:] = np.linspace(r.uniform(2, 6), 0, size) if r.random() < 0.5 else r.uniform(1, 4) * r.random(size)
+        row[:] = row if r.random() < 0.5 else np.round(row * 8) / 8
+        least = (int(MIN_P), numbers.ratio_threshold(float(r.uniform(0.01, 0.3))))
+        widest = (int(TOP_N_SIGMA), *numbers.scaled_fraction(float(r.uniform(1, 3))))
+        steps = [least, widest][:: 1 if r.random() < 0.5 else -1][: 1 + number % 2]
+        share = int(r.uniform(0.1, 0.7) * 2**32)
+        steps.append((int(TOP_P), share, *FILTERS[TOP_P](r)[1:3], int(r.random() < 0.2)))
+        programs.append([*steps, (int(behind), *FILTERS[behind](r))])
+    return Job(
+        logits=torch.from_numpy(r.permuted(logits, axis=1)),
+        rows=rows_of(programs, r, Pile(size)),
+        tiles=_tiles(number, size),
+    )
 
 
 def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:

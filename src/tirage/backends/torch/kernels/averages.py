@@ -121,7 +121,8 @@ def threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least_ma
         else:
             if a > 0:
                 # (n * sum(w * w) - W * W) / (W * (n - 1)) is the average, and a part of how far it is from the mass.
-                others = tl.maximum(tl.sum(counts, 0) - 1, 1).to(tl.float64)
+                n, _, _ = between(counts, edge_ptr, low, high)
+                others = tl.maximum(tl.sum(n, 0) + (low < high).to(tl.float64), 1.0)
                 mass = tl.where(side == 0, least_mass, most_mass).to(tl.float64)
                 mean += (mean - mass) / others + tl.where(side == 0, 2.0, -2.0)
             least = tl.maximum(mean, 0.0).to(tl.int64) + tl.where(side == 0, 1, 0)

@@ -21,6 +21,8 @@ from tirage.backends.torch.kernels.layout import (
     LAST,
     LAST_C,
     LOW,
+    LOWER,
+    LOWER_TOP,
     LOWEST,
     MASS_FROM,
     MASS_TO,
@@ -85,6 +87,26 @@ def sharpened(least, most, low, high):
 
 
 @triton.jit
+def store_bounds(sums_ptr, least, most):
+    """(least, greatest) mass of a row by the bounds of its bins; they are written too."""
+    low, high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
+    tl.store(sums_ptr + MASS_FROM, low)
+    tl.store(sums_ptr + MASS_TO, high)
+    tl.debug_barrier()
+    return low, high
+
+
+@triton.jit
+def masses_again(counts, edge_ptr, sums_ptr, high, m, c, is_first):
+    """The masses of bins under a temperature; where that is the first one, the mass of the row sharpens them."""
+    least, most = masses(counts, edge_ptr, high, m, c)
+    if is_first:
+        known = tl.load(sums_ptr + MASS_FROM, cache_modifier=".cg")
+        least, most = sharpened(least, most, known, tl.load(sums_ptr + MASS_TO, cache_modifier=".cg"))
+    return least, most
+
+
+@triton.jit
 def total_of(least, most, first, last):
     """(least, greatest) mass of a set that holds the bins before `first`, none after `last` and may cut between."""
     low = tl.where(first > 0, at_lane(least, first - 1), 0)
@@ -129,10 +151,10 @@ def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_
 
 
 @triton.jit
-def summed_lanes(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps):
-    """(first lane, last lane) of the threshold of a row's first step by sums over it, were it run on all tokens.
+def store_summed(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps):
+    """Write the first and the last lane of the threshold of a row's first step by sums over it, were it run on all.
 
-    The sums are not known yet. All lanes where there is no such step.
+    The sums are not known yet. The lanes wait where the open range is written at last.
     """
     begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
     op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM
@@ -151,7 +173,16 @@ def summed_lanes(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, 
             tl.debug_barrier()
             limit, weight = threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least, most, widest)
             begin, end = end, lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
-    return begin, end
+    tl.store(row_ptr + LOWEST, begin)
+    tl.store(row_ptr + TOP, end)
+
+
+@triton.jit
+def summed_lanes(row_ptr):
+    """(first lane, last lane) that `store_summed` wrote; the row is summed on the way."""
+    tl.store(row_ptr + WHOLE, 1)
+    tl.store(row_ptr + ADDED, 1)
+    return tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
 
 
 @triton.jit
@@ -222,16 +253,38 @@ def constant_after(op, step_ptr, c, is_cut, meta_ptr, row_ptr, sums_ptr, size):
 
 
 @triton.jit
-def store_range(row_ptr, edge_ptr, high, first, widest):
-    """Write the range that holds lanes `first` to `widest`, whose last keys lie there."""
+def range_of_lanes(edge_ptr, high, first, last):
+    """(lowest key, key above) of the lanes `first` to `last`, whose last keys lie there; the same for none."""
     edge, before = edges_of(edge_ptr, high)
-    inside = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
-    outside = tl.where(widest >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(widest, 0)))
-    lowest = tl.where(widest < 0, inside, outside)
+    top = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
+    lowest = tl.where(last >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(last, 0)))
+    return tl.where(last < 0, top, lowest), top
+
+
+@triton.jit
+def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
+    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`."""
+    lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
+    lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
+    # Without a lower range, or where the upper one has no key, there is one for all.
+    is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
+    lowest = tl.where(is_one & (second < LANES), lower, lowest)
+    tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
+    tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
     tl.store(row_ptr + LOWEST, lowest)
     tl.store(row_ptr + TOP, inside)
     # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
     tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
+
+
+@triton.jit
+def counts_none(meta_ptr, steps):
+    """Whether no step of a row leaves a least number of tokens: those of its set are counted."""
+    none = tl.full((), True, tl.int1)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        none = none & (least_number(tl.load(step_ptr), step_ptr) <= 1)
+    return none
 
 
 @triton.jit
@@ -263,15 +316,16 @@ def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
 def bound(
     bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps, PADDED: tl.constexpr
 ):
-    """The open range of each row, [lowest, top): it holds every cut; keys above are in every set, keys below in none.
+    """The open range of each row, [lowest, top): it holds the last cut; keys above are in every set.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
     A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
+    Thresholds far below the last cut have a range of their own, and what stands between is only weighed.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr += row * columns
     row_ptr += row * WIDTH
-    mass_ptr += row * blocks * 4
+    mass_ptr += row.to(tl.int32) * blocks * 4
     sums_ptr += row * SUMMANDS
     bins_ptr += row * LANES
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
@@ -279,25 +333,20 @@ def bound(
         m, c = value_of(high), constant(meta_ptr, FIRST_C)
         counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
         low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
-        begin_summed, end_summed = summed_lanes(
-            counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps
-        )
+        store_summed(counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps)
         numbers = tl.cumsum(counts, 0)
         least, most = masses(counts, bins_ptr, high, m, c)
         least, most = sharpened(least, most, low_whole, high_whole)
-        base_low, base_high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
-        tl.store(sums_ptr + MASS_FROM, base_low)
-        tl.store(sums_ptr + MASS_TO, base_high)
+        base_low, base_high = store_bounds(sums_ptr, least, most)
         first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
+        second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
             op, is_uncut = tl.load(step_ptr), first == LANES
             c = constant_after(op, step_ptr, c, first < LANES, meta_ptr, row_ptr, sums_ptr, size)
             is_first = c == constant(meta_ptr, FIRST_C)
             if is_temperature(op):
-                least, most = masses(counts, bins_ptr, high, m, c)
-                if is_first:
-                    least, most = sharpened(least, most, low_whole, high_whole)
+                least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
             begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, row_ptr)
@@ -306,9 +355,7 @@ def bound(
                 begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
                 tl.store(row_ptr + WHOLE, 1, mask=is_uncut)
             if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
-                begin, end = begin_summed, end_summed
-                tl.store(row_ptr + WHOLE, 1)
-                tl.store(row_ptr + ADDED, 1)
+                begin, end = summed_lanes(row_ptr)
             if is_xtc(op):
                 begin = removed_lane(numbers, end)
             if is_top_p(op):
@@ -316,11 +363,17 @@ def bound(
                 is_needed = needs_whole(step_ptr, bins_ptr, least, most, end, m, c, is_uncut, is_first)
                 tl.store(row_ptr + WHOLE, 1, mask=is_needed)
             begin, end = with_least(op, step_ptr, numbers, begin, end)
+            # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
+            may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
             if begin < LANES:
-                first = tl.minimum(first, begin)
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
-                widest = tl.maximum(widest, last)
-        store_range(row_ptr, bins_ptr, high, first, widest)
+                # Only thresholds leave a gap: other cuts are searched for.
+                is_apart = may_part & (first < LANES) & (first > last)
+                second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
+                first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
+                may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K)
+        tl.debug_barrier()
+        store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
         # The next draw counts from 0.
         tl.debug_barrier()
         tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)

@@ -19,12 +19,16 @@ from tirage.backends.torch.kernels.layout import (
     ALL_FIRST,
     ALL_LAST,
     FIRST_C,
+    GAP_FIRST,
+    GAP_LAST,
     GREATEST,
     HIGH,
     IS_GREEDY,
     LAST,
     LEAST,
     LOW,
+    LOWER,
+    LOWER_TOP,
     LOWEST,
     OPEN,
     RATE,
@@ -77,9 +81,10 @@ def split(
 ):  # fmt: skip
     """Masses and counts of each block, those above the open range of keys, and the ids of the range in any order.
 
-    The least and the greatest key in the range are those of the row. A range of one key is only counted. Blocks that
-    lie below the range are not read, unless the whole row is weighed and they have a weight, or add to its sums. Of a
-    row that is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell.
+    The least and the greatest key in the range are those of the row. A range of one key is only counted. The ids of the
+    lower range are listed too, and what lies between both is weighed. Blocks that lie below
+    the ranges are not read, unless the whole row is weighed and they have a weight, or add to its sums. Of a row that
+    is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
@@ -91,7 +96,9 @@ def split(
         high, is_added = tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) != 0
         # The smaller constant gives the larger weight.
         heaviest = weight_of(exponent_of(value_of(high), m, tl.minimum(first_c, last_c)))
-        read = ((high >= lowest) & (lowest < top)) | (is_whole & (is_added | (heaviest > 0)))
+        lower, lower_top = tl.load(row_ptr + LOWER), tl.load(row_ptr + LOWER_TOP)
+        least_read = tl.where(lower < lower_top, lower, lowest)
+        read = ((high >= least_read) & (lowest < top)) | (is_whole & (is_added | (heaviest > 0)))
         ids = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * size + ids, mask=ids < tl.where(read, size, 0), other=float("-inf"))
         key = key_of(x)
@@ -111,16 +118,23 @@ def split(
         above, is_open = key >= top, (key >= lowest) & (key < top)
         tl.store(mass_ptr + at * 4 + ABOVE_FIRST, tl.sum(tl.where(above, w, 0), 0))
         tl.store(mass_ptr + at * 4 + ABOVE_LAST, tl.sum(tl.where(above, last_w, 0), 0))
-        one = is_open.to(tl.int32)
-        count = tl.sum(one, 0)
+        count = tl.sum(is_open.to(tl.int32), 0)
         tl.store(count_ptr + at * 4 + ABOVE, tl.sum(above.to(tl.int32), 0))
         tl.store(count_ptr + at * 4 + ABOVE_WEIGHTY, tl.sum((above & (last_w > 0)).to(tl.int32), 0))
         tl.store(count_ptr + at * 4 + OPEN, count)
-        if (count > 0) & (lowest + 1 < top):  # pyright: ignore[reportOperatorIssue]
+        if lower < lower_top:
+            gap = (key >= lower_top) & (key < lowest)
+            tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_FIRST, tl.sum(tl.where(gap, w, 0), 0), sem="relaxed")
+            tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_LAST, tl.sum(tl.where(gap, last_w, 0), 0), sem="relaxed")
+        is_open = (key >= lowest) & (key < tl.where(lowest + 1 < top, top, lowest))
+        is_listed = is_open | ((key >= lower) & (key < lower_top))
+        one = is_listed.to(tl.int32)
+        count = tl.sum(one, 0)
+        if count > 0:  # pyright: ignore[reportOperatorIssue]
             tl.atomic_min(row_ptr + LEAST, tl.min(tl.where(is_open, key, POS_INF), 0), sem="relaxed")
             tl.atomic_max(row_ptr + GREATEST, tl.max(tl.where(is_open, key, NEG_INF), 0), sem="relaxed")
             start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
-            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)
+            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_listed)
         if is_added:
             widest = widest_of(tl.load(row_ptr + LOW), m)
             add_terms(sums_ptr + row * SUMMANDS, tl.load(meta_ptr + SUMMED), x, m, first_c, widest)
