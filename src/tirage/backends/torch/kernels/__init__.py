@@ -16,8 +16,8 @@ with smoothing, is one set in one thread block: `general`, which then takes the 
 times and keeps which tokens are in it as a list (`sets`, `steps`, `ordered`). Where all rows are such, two launches
 draw.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
-floats only bound the masses and averages that cuts are looked for by. Launch with `enable_fp_fusion=False`; the minima around products
-keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
+floats only bound the masses and averages that cuts are looked for by. Launch with `enable_fp_fusion=False`; the minima
+around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
 """
 
 from tirage.backends.torch.kernels.advance import append
