@@ -24,13 +24,16 @@ ROWS, JOBS = 1000, 16
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""
 PRESET_JOBS = 25
 """One job for each preset."""
-SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 66, 17, 32, 2000, 3000)
+SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 66, 17, 32, 2000, 3000, 4002, 4013, 5000, 5001)
 """Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens.
 
 32 has a min-p below a top-k that parted ties, 17 is greedy, 66 has a top-p that keeps all ties and a least number of
 tokens, 2000 an epsilon behind a top-k that parts the ties which most tokens are, 3000 a top-p whose row's mass is in
-doubt."""
-FEW_JOBS = (*SMALL_JOBS[:-3:2], 66, 2000, 3000)
+doubt, 4002 an eta and 4013 a top-n-sigma, run twice, whose thresholds stand at a token, 5000 and
+5001 a min-p and a top-n-sigma far below the top-p behind them."""
+FEW_JOBS = (*SMALL_JOBS[:14:2], 66, 2000, 3000, 4002, 4013, 5000, 5001)
+AVERAGED_JOBS = (13, 15, 17, 20, 22, 36)
+"""Jobs with an eta, p-less and top-n-sigma each, of more tokens than there are lanes for."""
 FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032)
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC."""
 TOO_EARLY = (
@@ -77,10 +80,15 @@ MISTAKES = {
     "p-less has one threshold": ("if a > 0:", "if a < 0:"),
     "top-n-sigma halves the widest distances": ("tl.maximum(widest - exponent, 0)", "tl.maximum(widest - exponent, 1)"),
     "blocks sum only their mass": (
-        "for j in range(number_of_sums(op)):\n            each",
-        "for j in range(2):\n            each",
+        "for j in range(number_of_sums(op)):\n        each",
+        "for j in range(2):\n        each",
     ),
-    "a cut set has the sums of the row": ("& (cut_key == NEG_INF) & (c ==", "& (cut_key <= high) & (c =="),
+    "a cut set has the sums of the row": ("+ SUMMED)) & (cut_key == NEG_INF)", "+ SUMMED)) & (cut_key <= high)"),
+    "what lies between two open ranges weighs nothing": (
+        "total = tl.load(sums_ptr + tl.where(c ==",
+        "total = 0 * tl.load(sums_ptr + tl.where(c ==",
+    ),
+    "all of the lower range is in the set": ("(key < lower_top) & (key >= cut_key)", "key < lower_top"),
     "a list is summed without its last part": (
         "range(0, TILE, PART):\n            key",
         "range(0, TILE - PART, PART):\n            key",
@@ -99,6 +107,19 @@ MISTAKES = {
     "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, NO_ID), 0)", "blocks - 1"),
 }
 """A piece of the kernels, and a wrong one in its place."""
+
+TAKEN = {
+    "a deviation has no doubt": ("root - width - 8, 0), root + width + 8)", "root, 0), root)"),
+    "all tokens of a lane weigh the same": (
+        "(distance >= 0) == (side == 0), light, heavy)",
+        "distance >= 0, heavy, heavy)",
+    ),
+    "the average weight is taken for that of the others": (
+        "mean += (mean - mass) / others",
+        "mean += 0.0 * (mean - mass)",
+    ),
+}
+"""The same of bounds of averages."""
 
 FURTHER_MISTAKES = {
     "the exponent of a dynamic temperature is doubled": ("(octaves * e)", "(octaves * e * 2)"),
@@ -141,9 +162,9 @@ def started(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> sub
     return subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
 
 
-def run(kind: str, jobs: Iterable[int], rows: int) -> list[dict[str, int]]:
+def run(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> list[dict[str, int]]:
     """What each job compared."""
-    done = started(kind, jobs, rows)
+    done = started(kind, jobs, rows, given)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -173,6 +194,22 @@ def test_masses_from_a_sample_bound_those_of_exact_weights() -> None:
     for found in run("masses", range(0, 60, 3), 200):
         assert found["wrong"] == 0
         assert found["narrow"] >= found["rows"] // 4
+
+
+@pytest.mark.slow
+def test_averages_from_a_histogram_bound_those_of_exact_weights() -> None:
+    """Of thresholds that stand at a token, in rows of every shape, some with a few logits far below the others."""
+    for found in run("averages", AVERAGED_JOBS, 200, []):
+        assert found["wrong"] == 0
+        assert found["few"] >= found["rows"] // 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow) for at, name in enumerate(TAKEN)],
+)
+def test_averages_that_are_taken_for_exact_are_seen(name: str) -> None:
+    assert sum(found["wrong"] for found in run("averages", AVERAGED_JOBS, 200, [TAKEN[name]])) > 0
 
 
 @pytest.mark.exhaustive

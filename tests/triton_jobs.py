@@ -17,13 +17,18 @@ from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filter
 from tirage.backends.numpy import distribution
 from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.exact import numbers
-from tirage.operators import OPERATORS, Step
+from tirage.exact.keys import FLT_MAX, cleaned
+from tirage.operators import OPERATORS, Operation, Step
 from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
-from tirage.operators.row import Process, RowState
+from tirage.operators.eta import ETA
+from tirage.operators.min_p import MIN_P
+from tirage.operators.p_less import P_LESS
+from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
 from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling_batch import SamplingBatch
@@ -45,6 +50,12 @@ TIED = 2000
 """Jobs from that number on have rows with most tokens at one logit: see `tied_job`."""
 DOUBTFUL = 3000
 """Jobs from that number on have a top-p that cuts where the mass of the row is in doubt: see `doubtful_job`."""
+ON_EDGE = 4000
+"""Jobs from that number on have a threshold by sums over the row that stands at a token: see `summed_job`."""
+APART = 5000
+"""Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
+FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
+"""Logits that stand for forbidden tokens elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +70,10 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= APART:
+        return apart_job(number, rows)
+    if number >= ON_EDGE:
+        return summed_job(number, rows)
     if number >= DOUBTFUL:
         return doubtful_job(number, rows)
     if number >= TIED:
@@ -159,6 +174,78 @@ def doubtful_job(number: int, rows: int) -> Job:
     return Job(logits=x, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
+def apart_job(number: int, rows: int) -> Job:
+    """A min-p or top-n-sigma, or both, far below the cut of a top-p, on which a top-k or an epsilon may follow.
+
+    A good part of the mass stands between them, and logits that are rounded tie at either cut.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    behind = (TOP_P, TOP_K, EPSILON)[number % 3]
+    logits, programs = np.empty((rows, size), np.float32), []
+    for row in logits:
+        row[:] = np.linspace(r.uniform(2, 6), 0, size) if r.random() < 0.5 else r.uniform(1, 4) * r.random(size)
+        row[:] = row if r.random() < 0.5 else np.round(row * 8) / 8
+        least = (int(MIN_P), numbers.ratio_threshold(float(r.uniform(0.01, 0.3))))
+        widest = (int(TOP_N_SIGMA), *numbers.scaled_fraction(float(r.uniform(1, 3))))
+        steps = [least, widest][:: 1 if r.random() < 0.5 else -1][: 1 + number % 2]
+        share = int(r.uniform(0.1, 0.7) * 2**32)
+        steps.append((int(TOP_P), share, *FILTERS[TOP_P](r)[1:3], int(r.random() < 0.2)))
+        programs.append([*steps, (int(behind), *FILTERS[behind](r))])
+    return Job(
+        logits=torch.from_numpy(r.permuted(logits, axis=1)),
+        rows=rows_of(programs, r, Pile(size)),
+        tiles=_tiles(number, size),
+    )
+
+
+def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:
+    """An eta, p-less or top-n-sigma whose threshold is the number of one token, or 1 less, where an operand tells it.
+
+    Some rows have a few logits far below all others, and most have another filter behind, unless it is to be `alone`.
+    """
+    r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
+    op, rest = (ETA, P_LESS, TOP_N_SIGMA)[number % 3], () if alone else random_filters(r, plan.CUTS, most=2)
+    logits, programs = shaped_logits(r, rows, size, number), []
+    for row in logits:
+        if r.random() < 0.3:
+            row[r.choice(size, min(size, int(r.integers(1, 4))), replace=False)] = float(r.choice(FAR_BELOW))
+        begun = [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
+        x = as_logits(row[None])[0].numpy()
+        programs.append([*begun, (int(op), *_operands_at(x, begun, op, r)), *varied([*rest], r, options=True)])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def _operands_at(x: np.ndarray, begun: list[tuple[int, ...]], op: Operation, r: np.random.Generator) -> tuple[int, ...]:
+    """Operands of a filter of logits [V] at the bound of one of them; random ones where nothing tells them."""
+    given = distribution.request_of(x[None], rows_of([begun], r), 0)
+    with np.errstate(all="ignore"):
+        row = given.run(coin=False)
+    if row.status or op is P_LESS:
+        return FILTERS[op](r)
+    at, w = int(r.integers(row.ids.size)), row.w()
+    if op is ETA:
+        exponent = int(row.q()[at]) - mean_exponent(row.q(), w) - int(r.integers(2))
+        share = max(min(int(w[at]) / mass(w), 0.99), 1e-30) if r.random() < 0.3 else 1e-30
+        return *numbers.scaled_fraction(share), max(exponent, 0)
+    v, deviation = deviation_of(row.x[row.ids], row.m)
+    if not deviation or not v[at]:
+        return FILTERS[op](r)
+    part = (int(v[at]) << 64) // deviation
+    shift = 31 - (part.bit_length() - 64)
+    e = -(-(int(v[at]) << shift + 1) // deviation) - int(r.integers(2))
+    return (e, shift) if 2**31 <= e < 2**32 and shift >= 0 else FILTERS[op](r)
+
+
+def deviation_of(x: np.ndarray, m: np.float32) -> tuple[np.ndarray, int]:
+    """(distances of logits [n] from the largest of them, twice their standard deviation), as top-n-sigma has them."""
+    with np.errstate(over="ignore"):
+        distance = cleaned(np.minimum(m - x, FLT_MAX))
+    shift = 29 - (math.frexp(float(distance.max()))[1] - 1)
+    v = np.ldexp(distance.astype(np.float64), shift).astype(np.int64)
+    squares = sum(each * each for each in v.tolist())
+    return v, math.isqrt((v.size * squares - int(v.sum()) ** 2) // v.size**2 << 2)
+
+
 def likely_job(number: int, rows: int) -> Job:
     """A top-p behind a dynamic temperature, of logits whose histogram is coarse where most of the mass is."""
     r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
@@ -222,9 +309,9 @@ def _share_at_bound(row: RowState, r: np.random.Generator) -> int:
     """
     reached = r.permutation(np.cumsum(row.w()[row.ranked()])).tolist()
     total = max(reached)
-    for mass in reached:
-        share = (((mass + 1) << 32) - 1) // total
-        if share * total > mass << 32 and share < 1 << 32:
+    for part in reached:
+        share = (((part + 1) << 32) - 1) // total
+        if share * total > part << 32 and share < 1 << 32:
             return share
     return min(max(-(-(reached[0] << 32) // total) - int(r.integers(2)), 1), (1 << 32) - 1)
 

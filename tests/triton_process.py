@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
-from triton_jobs import DTYPES, Job, bound_job, likely_job, preset_job, program_job, set_job, shaped_logits
+from triton_jobs import DTYPES, Job, bound_job, likely_job, preset_job, program_job, set_job, shaped_logits, summed_job
 
 import tirage
 from tirage import SamplingParams
@@ -37,6 +37,7 @@ from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.backends.torch.device import launches, ops
 from tirage.backends.torch.dispatch import draw_on_device
+from tirage.exact.keys import keys
 from tirage.exact.weights import exponents, weights
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
@@ -127,6 +128,11 @@ def at_programs(
         yield from (compared(job(number, rows)) for number in jobs)
 
 
+def at_averages(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> list[Compared]:
+    with changed(pieces, folder):
+        return averages(jobs, rows)
+
+
 def at_bounds(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[Compared]:
     """The same where both paths take a row's seed for its uniform."""
     seed = patch.object(distribution, "uniform64", lambda seed, *_: seed % (1 << 64))
@@ -164,6 +170,28 @@ def masses(jobs: Sequence[int], rows: int) -> list[Compared]:
         mass = np.array(exact)[able]
         narrow = int((high - low <= mass / 2**12 + 2 * x.shape[1]).sum())
         found.append({"rows": mass.size, "narrow": narrow, "wrong": int(((mass < low) | (mass > high)).sum())})
+    return found
+
+
+def averages(jobs: Sequence[int], rows: int) -> list[Compared]:
+    """How many rows are cut where sums over them say, how many of them leave few tokens open, and how many keep one
+    below their open range, or none above it."""
+    found = []
+    for number in jobs:
+        job = summed_job(number, rows, alone=True)
+        x, drawing, split = as_logits(job.logits), plan.DrawPlan.of(job.rows), MagicMock()
+        bad, counts = torch.zeros(rows, dtype=torch.bool), Counter[str](rows=0, few=0, wrong=0)
+        with patch.multiple(triton, _SPLIT=split, _RESOLVE=MagicMock()), np.errstate(all="ignore"):
+            *_, status = triton.launch(x, bad, torch.from_numpy(drawing.meta), **drawing.needs, block=job.tiles[0])
+            for row in np.flatnonzero(status.numpy() == 0).tolist():
+                cut = distribution.request_of(x.numpy(), job.rows, row).run(coin=False)
+                lowest, top = split.__getitem__().call_args.args[2][row, 2:4].tolist()
+                there = np.flatnonzero(cut.key > keys(np.float32(-np.inf)))
+                gone = np.setdiff1d(there, cut.ids)
+                is_wrong = (cut.key[cut.ids] < lowest).any() or (cut.key[gone] >= top).any()
+                is_open = (cut.key[there] >= lowest) & (cut.key[there] < top)
+                counts.update(rows=1, few=is_open.sum() <= 2 + there.size // 8, wrong=int(is_wrong))
+        found.append({name: int(number) for name, number in counts.items()})
     return found
 
 
@@ -513,6 +541,7 @@ def main() -> None:
             "view mistake": lambda: mistake_in(views, rows, [json.load(sys.stdin)], folder),
             "in turn": lambda: mistake_in(in_turn, rows, json.load(sys.stdin), folder),
             "masses": lambda: masses(jobs, rows),
+            "averages": lambda: at_averages(jobs, rows, json.load(sys.stdin), folder),
             "presets": lambda: [compared(preset_job(number, rows)) for number in jobs],
         }
         if kind == "mistake":

@@ -36,9 +36,9 @@ from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 HEADER = 9
 """What stands before a row's program: seed, step, sample, the constants c of the first and the last temperature as
-bits, how the row is drawn (`BY_PASSES`, `GREEDILY`, `AS_SET`), the operation of `SUMMED` for which the whole row is
-summed, or 0, how many tokens a dynamic temperature counts at least, and a 0 that the kernels count from while they
-run."""
+bits, how the row is drawn (`BY_PASSES`, `GREEDILY`, `AS_SET`), the first operation of `SUMMED`, for which the
+whole row may be summed, or 0, how many tokens a dynamic temperature counts at least, and a 0 that the kernels count
+from while they run."""
 BINS = 512
 """Lanes of the histogram of a row's logits."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
@@ -77,8 +77,8 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or is summed as a whole. `planes`: the numbers for each token that rows which are
-    drawn as a set need room for.
+    drawn by passes draws, filters, or has a temperature that follows from sums. `planes`: the numbers for each token
+    that rows which are drawn as a set need room for.
     """
 
     meta: NDArray[np.int64]
@@ -106,7 +106,7 @@ class DrawPlan:
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
         filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS)).any(axis=1) | (first != last)
         draws = kind == BY_PASSES
-        some = [bool(which.any()) for which in (draws, filters & draws, (sums > 0) & draws)]
+        some = [bool(which.any()) for which in (draws, filters & draws, np.isin(sums, DYNAMIC) & draws)]
         return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
 
     def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:

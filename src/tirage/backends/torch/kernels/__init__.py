@@ -1,23 +1,24 @@
 """Triton kernels of the common steps: greedy, temperature and filters that cut, in any order, and the draw.
 
-The filters `plan.CUTS` keep a prefix of (key descending, id ascending), so a set is one pair (cut_key, cut_id):
-tokens above that key, and tokens at it up to that id. Two kernels read the logits, split over thread blocks: `measure`
-for the ends of each row, a histogram of its logits and bounds of its mass, `split` for the weights that the steps need,
-and for the tokens that the histogram leaves open. Two small ones run a row's steps: `bound` on the histogram alone,
-which gives a range of keys that holds every cut, and `resolve` on the few tokens of that range, where it draws. Blocks
-below the range are not read again, unless the mass of the whole row matters. Where a threshold, or a temperature,
-follows from more sums over the whole row, `weigh` reads it for them first. XTC, the last step where there is one,
-removes what stands before another such pair, the head. Rows without filters are read twice, greedy ones once. Of a
-batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else `measure_slots`, and
-`append` moves rows on; `view_ends` and `view_weigh` report logprobs.
+The filters `plan.CUTS` keep a prefix of (key descending, id ascending), so a set is one pair (cut_key, cut_id): tokens
+above that key, and tokens at it up to that id. Two kernels read the logits, split over thread blocks: `measure` for the
+ends of each row, a histogram of its logits and bounds of its mass, `split` for the weights that the steps need, and for
+the tokens that the histogram leaves open. Two small ones run a row's steps: `bound` on the histogram alone, which gives
+a range of keys that holds every cut, and `resolve` on the few tokens of that range, where it draws. Blocks below the
+range are not read again, unless the mass of the whole row matters. A threshold far below the last cut has a range of
+its own, and what lies between is only weighed. The histogram also bounds the sums over a row that a threshold follows
+from, which `split` then makes exactly; for a temperature that follows from sums `weigh` reads the row first. XTC, the
+last step where there is one, removes what stands before another such pair, the head. Rows without filters are read
+twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes the place of `measure` where logits
+change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report logprobs.
 A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others or with tokens that it
 spares, several temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place
 of `resolve`, reads it some twenty times and keeps which tokens are in it as a list (`sets`, `steps`, `ordered`). Where
 all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is after the
 token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
-floats only bound the mass of what may be left unread. Launch with `enable_fp_fusion=False`; the minima around products
-keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
+floats only bound the masses and averages that cuts are looked for by. Launch with `enable_fp_fusion=False`; the minima
+around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
 """
 
 from tirage.backends.torch.kernels.advance import append

@@ -5,21 +5,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
 from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
+    ADDED,
     ALL_FIRST,
     FACTOR,
     FIRST_C,
     HEAD_KEY,
     HIGH,
     IS_GREEDY,
-    KEPT,
     LANES,
     LAST,
     LAST_C,
     LOW,
+    LOWER,
+    LOWER_TOP,
     LOWEST,
     MASS_FROM,
     MASS_TO,
@@ -84,6 +87,26 @@ def sharpened(least, most, low, high):
 
 
 @triton.jit
+def store_bounds(sums_ptr, least, most):
+    """(least, greatest) mass of a row by the bounds of its bins; they are written too."""
+    low, high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
+    tl.store(sums_ptr + MASS_FROM, low)
+    tl.store(sums_ptr + MASS_TO, high)
+    tl.debug_barrier()
+    return low, high
+
+
+@triton.jit
+def masses_again(counts, edge_ptr, sums_ptr, high, m, c, is_first):
+    """The masses of bins under a temperature; where that is the first one, the mass of the row sharpens them."""
+    least, most = masses(counts, edge_ptr, high, m, c)
+    if is_first:
+        known = tl.load(sums_ptr + MASS_FROM, cache_modifier=".cg")
+        least, most = sharpened(least, most, known, tl.load(sums_ptr + MASS_TO, cache_modifier=".cg"))
+    return least, most
+
+
+@triton.jit
 def total_of(least, most, first, last):
     """(least, greatest) mass of a set that holds the bins before `first`, none after `last` and may cut between."""
     low = tl.where(first > 0, at_lane(least, first - 1), 0)
@@ -112,23 +135,54 @@ def known_lanes(op, step_ptr, numbers, m, c, high, is_cut, row_ptr):
 
 @triton.jit
 def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr):
-    """(first lane, last lane, key) of the threshold of a step by a set's mass, which lies between two totals.
-
-    The key is that of the greater one.
-    """
+    """(first lane, last lane) of the threshold of a step by a set's mass, which lies between two totals."""
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
-    widest, key = widest_of(tl.load(row_ptr + LOW), m), high
     # Where the mass is known, one turn gives both ends.
     for side in range(tl.where(low_total == high_total, 1, 2)):
         # The likeliest token weighs 2^40 under every temperature.
         total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
         limit, floor = judged(op, step_ptr, total, sums_ptr)
-        key = least_kept(op, limit, floor, m, c, high, widest)
+        key = least_kept(op, limit, floor, m, c, high, 0)
         # The likeliest token stays anyway, but XTC counts it only where it reaches the threshold.
         lane = tl.where(is_xtc(op) & (floor > _UNIT), -1, lane_of_key(key, row_ptr))
         begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
         end = tl.where(side == 0, lane, tl.maximum(end, lane))
-    return begin, end, key
+    return begin, end
+
+
+@triton.jit
+def store_summed(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps):
+    """Write the first and the last lane of the threshold of a row's first step by sums over it, were it run on all.
+
+    The sums are not known yet. The lanes wait where the open range is written at last.
+    """
+    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
+    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM
+    if reads_sums(op):
+        for _ in range(steps):
+            if tl.load(step_ptr) != op:
+                step_ptr += 6
+        low, n = tl.load(row_ptr + LOW), counts.to(tl.int64)
+        widest = widest_of(low, m)
+        edge, before = edges_of(edge_ptr, high)
+        least = tl.sum(n * weight_of(exponent_of(value_of(edge), m, c)), 0)
+        most = tl.sum(n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)), 0)
+        least, most = tl.maximum(least, low_whole), tl.minimum(most, high_whole)
+        for side in range(2):
+            # What both sides read is read again: held in registers it would leave too few.
+            tl.debug_barrier()
+            limit, weight = threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least, most, widest)
+            begin, end = end, lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
+    tl.store(row_ptr + LOWEST, begin)
+    tl.store(row_ptr + TOP, end)
+
+
+@triton.jit
+def summed_lanes(row_ptr):
+    """(first lane, last lane) that `store_summed` wrote; the row is summed on the way."""
+    tl.store(row_ptr + WHOLE, 1)
+    tl.store(row_ptr + ADDED, 1)
+    return tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
 
 
 @triton.jit
@@ -199,24 +253,38 @@ def constant_after(op, step_ptr, c, is_cut, meta_ptr, row_ptr, sums_ptr, size):
 
 
 @triton.jit
-def edges_of(edge_ptr, high):
-    """(last keys of the lanes, last keys of the lanes before them), int32 [BINS] each: one above `high` for none."""
-    lanes = tl.arange(0, LANES)
-    before = tl.load(edge_ptr + lanes - 1, mask=lanes > 0, other=high + 1, cache_modifier=".cg")
-    return tl.load(edge_ptr + lanes, cache_modifier=".cg"), before
+def range_of_lanes(edge_ptr, high, first, last):
+    """(lowest key, key above) of the lanes `first` to `last`, whose last keys lie there; the same for none."""
+    edge, before = edges_of(edge_ptr, high)
+    top = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
+    lowest = tl.where(last >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(last, 0)))
+    return tl.where(last < 0, top, lowest), top
 
 
 @triton.jit
-def store_range(row_ptr, edge_ptr, high, first, widest):
-    """Write the range that holds lanes `first` to `widest`, whose last keys lie there."""
-    edge, before = edges_of(edge_ptr, high)
-    inside = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
-    outside = tl.where(widest >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(widest, 0)))
-    lowest = tl.where(widest < 0, inside, outside)
+def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
+    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`."""
+    lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
+    lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
+    # Without a lower range, or where the upper one has no key, there is one for all.
+    is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
+    lowest = tl.where(is_one & (second < LANES), lower, lowest)
+    tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
+    tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
     tl.store(row_ptr + LOWEST, lowest)
     tl.store(row_ptr + TOP, inside)
     # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
     tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
+
+
+@triton.jit
+def counts_none(meta_ptr, steps):
+    """Whether no step of a row leaves a least number of tokens: those of its set are counted."""
+    none = tl.full((), True, tl.int1)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        none = none & (least_number(tl.load(step_ptr), step_ptr) <= 1)
+    return none
 
 
 @triton.jit
@@ -226,6 +294,7 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     counts = tl.load(bins_ptr + lanes)
     tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
     tl.store(row_ptr + WHOLE, 0)
+    tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
     tl.store(row_ptr + FACTOR, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
@@ -235,9 +304,9 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
 
 @triton.jit
 def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
-    """(least, greatest) mass of a row under the first temperature; one number where the row is summed."""
+    """(least, greatest) mass of a row under the first temperature; one number where the row is weighed already."""
     low, high = tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr + MASS_TO)
-    if tl.load(meta_ptr + SUMMED) > 0:
+    if is_dynamic(tl.load(meta_ptr + SUMMED)):
         low = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
         high = low
     return low, high
@@ -247,51 +316,46 @@ def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
 def bound(
     bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps, PADDED: tl.constexpr
 ):
-    """The open range of each row, [lowest, top): it holds every cut; keys above are in every set, keys below in none.
+    """The open range of each row, [lowest, top): it holds the last cut; keys above are in every set.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
     A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
+    Thresholds far below the last cut have a range of their own, and what stands between is only weighed.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr += row * columns
     row_ptr += row * WIDTH
-    mass_ptr += row * blocks * 4
+    mass_ptr += row.to(tl.int32) * blocks * 4
     sums_ptr += row * SUMMANDS
     bins_ptr += row * LANES
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
         high = tl.load(row_ptr + HIGH)
         m, c = value_of(high), constant(meta_ptr, FIRST_C)
         counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
-        numbers = tl.cumsum(counts, 0)
         low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
+        store_summed(counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps)
+        numbers = tl.cumsum(counts, 0)
         least, most = masses(counts, bins_ptr, high, m, c)
         least, most = sharpened(least, most, low_whole, high_whole)
-        base_low, base_high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
-        tl.store(sums_ptr + MASS_FROM, base_low)
-        tl.store(sums_ptr + MASS_TO, base_high)
+        base_low, base_high = store_bounds(sums_ptr, least, most)
         first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
+        second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
             op, is_uncut = tl.load(step_ptr), first == LANES
             c = constant_after(op, step_ptr, c, first < LANES, meta_ptr, row_ptr, sums_ptr, size)
             is_first = c == constant(meta_ptr, FIRST_C)
             if is_temperature(op):
-                least, most = masses(counts, bins_ptr, high, m, c)
-                if is_first:
-                    least, most = sharpened(least, most, low_whole, high_whole)
+                least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
             begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, row_ptr)
-            is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & is_first
-            if reads_mass(op) | is_summed | is_xtc(op):
+            if reads_mass(op) | is_xtc(op):
                 low_total, high_total = total_of(least, most, first, last)
-                if is_summed:
-                    low_total, high_total = low_whole, high_whole
-                begin, end, key = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
-                if is_summed:
-                    tl.store(row_ptr + KEPT, key)
-                    begin, end = tl.where(first < LANES, 0, begin), tl.where(first < LANES, LANES, end)
-                tl.store(row_ptr + WHOLE, 1, mask=is_uncut & (is_summed == 0))
+                begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
+                tl.store(row_ptr + WHOLE, 1, mask=is_uncut)
+            if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
+                begin, end = summed_lanes(row_ptr)
             if is_xtc(op):
                 begin = removed_lane(numbers, end)
             if is_top_p(op):
@@ -299,11 +363,17 @@ def bound(
                 is_needed = needs_whole(step_ptr, bins_ptr, least, most, end, m, c, is_uncut, is_first)
                 tl.store(row_ptr + WHOLE, 1, mask=is_needed)
             begin, end = with_least(op, step_ptr, numbers, begin, end)
+            # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
+            may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
             if begin < LANES:
-                first = tl.minimum(first, begin)
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
-                widest = tl.maximum(widest, last)
-        store_range(row_ptr, bins_ptr, high, first, widest)
+                # Only thresholds leave a gap: other cuts are searched for.
+                is_apart = may_part & (first < LANES) & (first > last)
+                second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
+                first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
+                may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K)
+        tl.debug_barrier()
+        store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
         # The next draw counts from 0.
         tl.debug_barrier()
         tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import MASS_FROM
+from tirage.backends.torch.kernels.layout import LEFT, MASS_FROM
 from tirage.backends.torch.kernels.lists import (
     BY_NUMBER,
     BY_WEIGHT,
@@ -79,7 +79,7 @@ def cut_top_p(
     cut_id, m, c, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(cut_key, cut_id, ties, trimmed id, its weight) after top-p of a set of at least the mass `target`.
+    """(cut_key, cut_id, ties, trimmed id, whose weight is written) after top-p of a set of at least the mass `target`.
 
     In `doubt` that is the greatest of several. Where they do not all cut behind the same token, the row is weighed, and
     the cut looked for again.
@@ -106,7 +106,9 @@ def cut_top_p(
     keeps_all = (all_ties > 0) & (needed > 0)
     ties = tl.where((ties >= 0) & (keeps_all == 0), tl.maximum(needed, 0).to(tl.int32), ties)
     trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
-    return last, tl.where(keeps_all, old_id, nth), ties, trimmed, target - more - (needed - 1) * each
+    tl.store(sums_ptr + LEFT, target - more - (needed - 1) * each)
+    tl.debug_barrier()
+    return last, tl.where(keeps_all, old_id, nth), ties, trimmed
 
 
 @triton.jit

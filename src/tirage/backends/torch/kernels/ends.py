@@ -202,7 +202,7 @@ def settle_row(
     tl.store(row_ptr + LOW, low)
     tl.store(row_ptr + LEAST, POS_INF)
     tl.store(row_ptr + GREATEST, NEG_INF)
-    at = tl.arange(0, 8)
+    at = tl.arange(0, 16)
     tl.store(sums_ptr + at, (at * 0).to(tl.int64), mask=at < SUMMANDS)
     tl.store(length_ptr + row, 0)
     if counts:

@@ -20,23 +20,26 @@ KNOTTED = tl.constexpr(KNOTS)
 SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED, LISTED, ARRIVED = (tl.constexpr(at) for at in range(HEADER))
 PROGRAM = tl.constexpr(HEADER)
 
-ROW = 21
+ROW = 23
 """Numbers of a row, int32: its largest and its least key, the lowest key of the open range, the one above that range,
-the least and the greatest key that a token has in it, whether every block is weighed, the least key that the step keeps
-for which the whole row was summed, the constant c of the last temperature as bits, those of what a dynamic temperature
-is divided by, 0 until it is known, key and id of the token before which XTC removes all, as bits the factor of masses
-that count from the first knot, 0 where they tell nothing, and the knots."""
+the least and the greatest key that a token has in it, whether every block is weighed, whether the terms of all its
+tokens are summed on the way, the constant c of the last temperature as bits, those of what a dynamic temperature is
+divided by, 0 until it is known, key and id of the token before which XTC removes all, as bits the factor of masses
+that count from the first knot, 0 where they tell nothing, the lowest key of the lower range and the one above it, and
+the knots."""
 WIDTH = tl.constexpr(ROW)
-HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, KEPT, LAST, FACTOR, HEAD_KEY, HEAD_ID, RATE, KNOT = (
+HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, ADDED, LAST, FACTOR, HEAD_KEY, HEAD_ID, RATE, LOWER, LOWER_TOP, KNOT = (
     tl.constexpr(at) for at in range(ROW - KNOTS + 1)
 )
 
 TERMS = 5
 """Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""
-SUMS = TERMS + 2
-"""Those of a row, and between which bounds its mass under the first temperature lies."""
+SUMS = TERMS + 6
+"""Those of a row, between which bounds its mass under the first temperature lies, what weighs between its open
+ranges under the first and under the last temperature, what is left of a weight that top-p cuts, and the mass of the set
+that the last temperature saw."""
 SUMMANDS, ADDENDS = tl.constexpr(SUMS), tl.constexpr(TERMS)
-MASS_FROM, MASS_TO = tl.constexpr(TERMS), tl.constexpr(TERMS + 1)
+MASS_FROM, MASS_TO, GAP_FIRST, GAP_LAST, LEFT, BASE = (tl.constexpr(at) for at in range(TERMS, SUMS))
 
 ENDS = 3
 """Numbers of a block that the first pass finds, int32: its largest key, its least one, and its mass as float32 bits."""

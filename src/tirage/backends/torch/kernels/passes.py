@@ -1,6 +1,6 @@
 """The passes over the logits that a draw makes once rows are settled, split over thread blocks.
 
-`weigh` is only for rows some step of which follows from sums over the whole of them.
+`weigh` is only for rows whose temperature follows from sums over the whole of them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.ends import bounds_of
+from tirage.backends.torch.kernels.entropy import is_dynamic
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
     ABOVE_FIRST,
     ABOVE_LAST,
     ABOVE_WEIGHTY,
+    ADDED,
     ALL_FIRST,
     ALL_LAST,
     FIRST_C,
+    GAP_FIRST,
+    GAP_LAST,
     GREATEST,
     HIGH,
     IS_GREEDY,
     LAST,
     LEAST,
     LOW,
+    LOWER,
+    LOWER_TOP,
     LOWEST,
     OPEN,
     RATE,
@@ -48,18 +54,23 @@ def weigh(
     meta_ptr += row * columns
     row_ptr += row * WIDTH
     op = tl.load(meta_ptr + SUMMED)
-    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0) & (op > 0):
+    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0) & is_dynamic(op):
         m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
         ids = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * size + ids, mask=ids < size, other=float("-inf"))
-        w, key = weight_of(exponent_of(x, m, c)), key_of(x)
+        w = weight_of(exponent_of(x, m, c))
         at = row * blocks + block
         tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
         tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
-        widest = widest_of(tl.load(row_ptr + LOW), m)
-        for j in range(number_of_sums(op)):
-            each = tl.where(key > NEG_INF, term(op, j, x, m, c, widest), 0)
-            tl.atomic_add(sums_ptr + row * SUMMANDS + j, tl.sum(each, 0), sem="relaxed")
+        add_terms(sums_ptr + row * SUMMANDS, op, x, m, c, 0)
+
+
+@triton.jit
+def add_terms(sums_ptr, op, x, m, c, widest):
+    """Adds what the logits of a block are to the sums of its row that a step needs."""
+    for j in range(number_of_sums(op)):
+        each = tl.where(key_of(x) > NEG_INF, term(op, j, x, m, c, widest), 0)
+        tl.atomic_add(sums_ptr + j, tl.sum(each, 0), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -70,9 +81,10 @@ def split(
 ):  # fmt: skip
     """Masses and counts of each block, those above the open range of keys, and the ids of the range in any order.
 
-    The least and the greatest key in the range are those of the row. A range of one key is only counted. Blocks that
-    lie below the range are not read, unless the whole row is weighed and they have a weight. Of a row that is not, the
-    first two sums are the bounds of its mass, as far as its blocks tell.
+    The least and the greatest key in the range are those of the row. A range of one key is only counted. The ids of the
+    lower range are listed too, and what lies between both is weighed. Blocks that lie below the ranges are not read,
+    unless the whole row is weighed and they have a weight, or add to its sums. Of a row that is not weighed, the first
+    two sums are the bounds of its mass, as far as its blocks tell.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
@@ -81,10 +93,12 @@ def split(
         first_c, last_c = constant(meta_ptr, FIRST_C), constant(row_ptr, LAST)
         lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
         m, at, is_whole = value_of(tl.load(row_ptr + HIGH)), row * blocks + block, tl.load(row_ptr + WHOLE) != 0
-        high = tl.load(ends_ptr + at)
+        high, is_added = tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) != 0
         # The smaller constant gives the larger weight.
         heaviest = weight_of(exponent_of(value_of(high), m, tl.minimum(first_c, last_c)))
-        read = ((high >= lowest) & (lowest < top)) | (is_whole & (heaviest > 0))
+        lower, lower_top = tl.load(row_ptr + LOWER), tl.load(row_ptr + LOWER_TOP)
+        least_read = tl.where(lower < lower_top, lower, lowest)
+        read = ((high >= least_read) & (lowest < top)) | (is_whole & (is_added | (heaviest > 0)))
         ids = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * size + ids, mask=ids < tl.where(read, size, 0), other=float("-inf"))
         key = key_of(x)
@@ -93,7 +107,7 @@ def split(
             tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
             tl.store(mass_ptr + at * 4 + ALL_LAST, tl.sum(last_w, 0))
             tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((last_w > 0).to(tl.int32), 0))
-        elif tl.load(meta_ptr + SUMMED) == 0:
+        elif is_dynamic(tl.load(meta_ptr + SUMMED)) == 0:
             least = tl.sum(w, 0)
             most = least
             if read == 0:
@@ -104,13 +118,23 @@ def split(
         above, is_open = key >= top, (key >= lowest) & (key < top)
         tl.store(mass_ptr + at * 4 + ABOVE_FIRST, tl.sum(tl.where(above, w, 0), 0))
         tl.store(mass_ptr + at * 4 + ABOVE_LAST, tl.sum(tl.where(above, last_w, 0), 0))
-        one = is_open.to(tl.int32)
-        count = tl.sum(one, 0)
+        count = tl.sum(is_open.to(tl.int32), 0)
         tl.store(count_ptr + at * 4 + ABOVE, tl.sum(above.to(tl.int32), 0))
         tl.store(count_ptr + at * 4 + ABOVE_WEIGHTY, tl.sum((above & (last_w > 0)).to(tl.int32), 0))
         tl.store(count_ptr + at * 4 + OPEN, count)
-        if (count > 0) & (lowest + 1 < top):  # pyright: ignore[reportOperatorIssue]
+        if lower < lower_top:
+            gap = (key >= lower_top) & (key < lowest)
+            tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_FIRST, tl.sum(tl.where(gap, w, 0), 0), sem="relaxed")
+            tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_LAST, tl.sum(tl.where(gap, last_w, 0), 0), sem="relaxed")
+        is_open = (key >= lowest) & (key < tl.where(lowest + 1 < top, top, lowest))
+        is_listed = is_open | ((key >= lower) & (key < lower_top))
+        one = is_listed.to(tl.int32)
+        count = tl.sum(one, 0)
+        if count > 0:  # pyright: ignore[reportOperatorIssue]
             tl.atomic_min(row_ptr + LEAST, tl.min(tl.where(is_open, key, POS_INF), 0), sem="relaxed")
             tl.atomic_max(row_ptr + GREATEST, tl.max(tl.where(is_open, key, NEG_INF), 0), sem="relaxed")
             start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
-            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)
+            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_listed)
+        if is_added:
+            widest = widest_of(tl.load(row_ptr + LOW), m)
+            add_terms(sums_ptr + row * SUMMANDS, tl.load(meta_ptr + SUMMED), x, m, first_c, widest)

@@ -20,19 +20,25 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_FIRST,
     ABOVE_LAST,
     ABOVE_WEIGHTY,
+    ADDED,
     ADDENDS,
     ALL_FIRST,
     ALL_LAST,
+    BASE,
     FACTOR,
     FIRST_C,
+    GAP_FIRST,
+    GAP_LAST,
     GREATEST,
     HEAD_ID,
     HEAD_KEY,
     HIGH,
     IS_GREEDY,
-    KEPT,
     LAST,
     LEAST,
+    LEFT,
+    LOW,
+    LOWER_TOP,
     LOWEST,
     MASS_TO,
     OPEN,
@@ -120,8 +126,9 @@ def range_of(row_ptr, count_ptr, n, blocks, PADDED: tl.constexpr):
     """(lowest, top, ties) of the open range [lowest, top) of a row, where `n` tokens are listed only as far as their
     keys; `ties` is how many tokens have its only key, else -1."""
     lowest, top, ties = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP), tl.full((), -1, tl.int32)
-    if n > 0:
-        lowest, top = tl.load(row_ptr + LEAST), tl.load(row_ptr + GREATEST) + 1
+    least, greatest = tl.load(row_ptr + LEAST), tl.load(row_ptr + GREATEST)
+    if (n > 0) & (least <= greatest):
+        lowest, top = least, greatest + 1
     if lowest + 1 == top:
         ties = sum_of(count_ptr, OPEN, blocks, PADDED)
     return lowest, top, ties
@@ -134,6 +141,21 @@ def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
     if is_first == 0:
         every, above = sum_of(mass_ptr, ALL_LAST, blocks, PADDED), sum_of(mass_ptr, ABOVE_LAST, blocks, PADDED)
     return every, above
+
+
+@triton.jit
+def lower_mass(x_ptr, list_ptr, sums_ptr, n, meta_ptr, row_ptr, cut_key, m, c, TILE: tl.constexpr):
+    """What the tokens of a set weigh below its open range, where a threshold cut it in the lower one."""
+    PART: tl.constexpr = TILE // 4
+    lower_top, total = tl.load(row_ptr + LOWER_TOP), tl.full((), 0, tl.int64)
+    if cut_key < lower_top:
+        total = tl.load(sums_ptr + tl.where(c == constant(meta_ptr, FIRST_C), GAP_FIRST, GAP_LAST))
+        for start in range(0, n, TILE):
+            for part in range(0, TILE, PART):
+                key, _, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                kept = (key < lower_top) & (key >= cut_key)
+                total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
+    return total
 
 
 # fmt: off
@@ -169,8 +191,10 @@ def resolve_row(
             )
             lp, support = tl.full((), 0.0, tl.float32), tl.full((), 1, tl.int32)
         else:
+            # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
+            place = row.to(tl.int32) * blocks * 4
             token, lp, support = draw_row(
-                x_ptr + row * size, mass_ptr + row * blocks * 4, count_ptr + row * blocks * 4,
+                x_ptr + row * size, mass_ptr + place, count_ptr + place,
                 sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
                 row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
             )
@@ -186,10 +210,9 @@ def draw_row(
     lowest, top, ties = range_of(row_ptr, count_ptr, n, blocks, PADDED)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
     is_plain = (lowest >= top) & (c == constant(row_ptr, LAST))
-    base = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
+    store_base(sums_ptr, sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), True)
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
-    left = tl.full((), 0, tl.int64)
-    is_known = (tl.load(row_ptr + WHOLE) != 0) | (tl.load(meta_ptr + SUMMED) > 0)
+    is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
         op = tl.load(step_ptr)
@@ -198,12 +221,13 @@ def draw_row(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
                 size, TILE,
             )
-        total, above = base, base
+        total = tl.load(sums_ptr + BASE, cache_modifier=".cg")
+        above = total
         if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
             total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-            base = tl.where(is_temperature(op), total, base)
+            store_base(sums_ptr, total, is_temperature(op))
         if least_number(op, step_ptr) > 1:
             number = set_size(x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED, TILE)
             op = tl.where(number < least_number(op, step_ptr), 0, op)  # no token may go
@@ -214,13 +238,14 @@ def draw_row(
             )
         if is_top_p(op):
             doubt = (is_known == 0) & (cut_key == NEG_INF)
-            total, target = goal_of(step_ptr, sums_ptr, base, total, doubt)
+            total += lower_mass(x_ptr, list_ptr, sums_ptr, n, meta_ptr, row_ptr, cut_key, m, c, TILE)
+            total, target = goal_of(step_ptr, sums_ptr, total, doubt)
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
                     n, ties, lowest = reopened(
                         x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE
                     )
-                cut_key, cut_id, ties, trimmed, left = cut_top_p(
+                cut_key, cut_id, ties, trimmed = cut_top_p(
                     x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
                     cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
                 )
@@ -236,13 +261,21 @@ def draw_row(
             )
     return draw(
         x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
-        trimmed, left, size, blocks, steps, BLOCK, PADDED, TILE,
+        trimmed, tl.load(sums_ptr + LEFT, cache_modifier=".cg"), size, blocks, steps, BLOCK, PADDED, TILE,
     )
 
 
 @triton.jit
-def goal_of(step_ptr, sums_ptr, base, total, doubt):
+def store_base(sums_ptr, total, is_base):
+    """Write the mass of a set that a temperature saw, if this is one: it would take registers until it is read."""
+    tl.store(sums_ptr + BASE, total, mask=is_base)
+    tl.debug_barrier()
+
+
+@triton.jit
+def goal_of(step_ptr, sums_ptr, total, doubt):
     """(mass of the set, mass that a top-p must reach); in doubt the greatest that they may be."""
+    base = tl.load(sums_ptr + BASE, cache_modifier=".cg")
     judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
     if doubt:
         judged_on = tl.minimum(tl.load(sums_ptr + MASS_TO), tl.load(sums_ptr + 1))
@@ -309,15 +342,17 @@ def least_key(
     """The least key that a step with a threshold keeps, of a set with the mass `total`."""
     high = tl.load(row_ptr + HIGH)
     key = high
+    is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
     if is_min_p(op, step_ptr):
         key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
     elif is_by_logit(op):
         key = least_by_logit(step_ptr, high)
-    elif (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF) & (c == constant(meta_ptr, FIRST_C)):
-        key = tl.load(row_ptr + KEPT)
-    elif (reads_sums(op) == 0) | (ties < 0):  # pyright: ignore[reportOperatorIssue]
-        # The open range holds the whole set where its sums are asked for; one key alone is kept anyway.
-        key = threshold(x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE)
+    elif (reads_sums(op) == 0) | is_row | (ties < 0):  # pyright: ignore[reportOperatorIssue]
+        # Unless the whole row is summed, the open range holds the set of sums; one key alone is kept anyway.
+        key = threshold(
+            x_ptr, list_ptr, sums_ptr, n, op, step_ptr, row_ptr, is_row, total, lowest, cut_key, cut_id, m, c, high,
+            TILE,
+        )
     return key
 
 
@@ -361,21 +396,25 @@ def cut_to_number(
 
 @triton.jit
 def threshold(
-    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE: tl.constexpr
+    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, row_ptr, is_row, total, lowest, cut_key, cut_id, m, c, high,
+    TILE: tl.constexpr,
 ):
     """The least key that a step keeps whose threshold follows from the mass of the set, or from sums of its terms.
 
-    `total` is the mass of the set where no more is summed here.
+    `total` is the mass of the set where it is not one of these sums. Those of a whole row are there.
     """
     widest = tl.full((), 0, tl.int32)
     if reads_sums(op):
-        least_key = high
-        for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
+        least_key = tl.load(row_ptr + LOW)
+        if is_row == 0:
+            least_key = high
+            for start in range(0, n, TILE):
+                key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
+                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+                least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
         widest = widest_of(least_key, m)
-        sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
+        if is_row == 0:
+            sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
         total = tl.load(sums_ptr + 1, cache_modifier=".cg")
     limit, least = judged(op, step_ptr, total, sums_ptr)
     return least_kept(op, limit, least, m, c, high, widest)

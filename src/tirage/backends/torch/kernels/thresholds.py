@@ -43,7 +43,8 @@ _HALF = tl.constexpr(HALF)
 _LOW = tl.constexpr((1 << HALF) - 1)
 _WORD = tl.constexpr(0xFFFFFFFF)
 _WORD_BITS = tl.constexpr(32)
-_NEVER = tl.constexpr(1 << 62)
+NEVER = tl.constexpr(1 << 62)
+"""A weight that no token has."""
 _ALL_ONES = tl.constexpr(0x7FFFFFFF)
 _BITS = tl.constexpr(60)
 
@@ -277,7 +278,7 @@ def judged(op, step_ptr, total, sums_ptr):
     if op == _SIGMA:
         deviation = root_of((found << 2).to(tl.uint64))
         limit = ((a.to(tl.uint64) * deviation) >> tl.minimum(b + 1, 63).to(tl.uint64)).to(tl.int64)
-        least = tl.full((), _NEVER, tl.int64)
+        least = tl.full((), NEVER, tl.int64)
     return limit, least
 
 
