@@ -181,12 +181,19 @@ def counted() -> Iterator[Server]:
 
 
 def settled(server: Server) -> dict[str, float]:
-    """The numbers once nothing is in flight any more: an answer is counted when it has been sent."""
-    deadline = time.monotonic() + 60
-    while (now := server.metrics())["tirage_requests_in_flight"]:
+    """The numbers once nothing is in flight any more: an answer is counted when it has been sent, and the tokens of a
+    step just after they are given away."""
+    deadline, before = time.monotonic() + 60, dict[str, float]()
+    while (now := server.metrics())["tirage_requests_in_flight"] or drawn(now) != drawn(before):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.1)
+        before = now
     return now
+
+
+def drawn(numbers: dict[str, float]) -> float | None:
+    """How many tokens the engine has counted."""
+    return numbers.get("tirage_engine_output_tokens_total")
 
 
 def moved(server: Server, before: dict[str, float]) -> dict[str, float]:

@@ -37,6 +37,7 @@ from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.backends.torch.device import launches, ops
 from tirage.backends.torch.dispatch import draw_on_device
+from tirage.backends.torch.kernels.layout import MASS_FROM, MASS_TO
 from tirage.exact.keys import keys
 from tirage.exact.weights import exponents, weights
 from tirage.sampling import row_states
@@ -166,7 +167,7 @@ def masses(jobs: Sequence[int], rows: int) -> list[Compared]:
             *_, status = triton.launch(x, bad, torch.from_numpy(drawing.meta), **needs, block=job.tiles[0])
             exact = [masses_of(row, meta) for row, meta in zip(x.numpy(), drawing.meta, strict=True)]
         able = (status.numpy() == 0) & (drawing.meta[:, plan.IS_GREEDY] == plan.BY_PASSES)
-        low, high = bound.__getitem__().call_args.args[1][able, -2:].numpy().T
+        low, high = bound.__getitem__().call_args.args[1][able][:, [MASS_FROM.value, MASS_TO.value]].numpy().T
         mass = np.array(exact)[able]
         narrow = int((high - low <= mass / 2**12 + 2 * x.shape[1]).sum())
         found.append({"rows": mass.size, "narrow": narrow, "wrong": int(((mass < low) | (mass > high)).sum())})
