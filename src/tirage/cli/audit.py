@@ -82,11 +82,16 @@ def audit(
             progress=advance,
         )
     _write(report, json_file, html_file)
+    _show(report, notes=not quiet)
+    raise typer.Exit(report.exit_status)
+
+
+def _show(report: AuditReport, *, notes: bool) -> None:
+    """Prints the table to stdout, and notes to stderr."""
     print_rich(report.table())
-    if not quiet:
+    if notes:
         for each in (*report.notes, report.summary()):
             note(each)
-    raise typer.Exit(report.exit_status)
 
 
 def _write(report: AuditReport, json_file: Path | None, html_file: Path | None) -> None:
