@@ -19,6 +19,7 @@ import tirage
 from tirage import GrammarError, GuidedDecodingParams, SamplingParams
 from tirage.guided import BYTES, Compiler, Grammar, Matcher, Vocabulary
 from tirage.guided.compiler import MEASURED
+from tirage.guided.llguidance_backend import SharedLexer
 from tirage.text import wrap_tokenizer
 
 CASES: list[dict[str, Any]] = [
@@ -354,6 +355,26 @@ def test_a_grammar_that_the_vocabulary_cannot_write_is_refused() -> None:
     assert compiler.compile(GuidedDecodingParams(regex="[a-z]+")).matcher().fork().accept(0)
     with pytest.raises(GrammarError, match="some text that this model can write"):
         compiler.compile(GuidedDecodingParams(regex="x+"))
+
+
+@pytest.mark.parametrize(("schema", "looks"), [({}, 0), ({"type": "array"}, 0), ({"type": "boolean"}, 1)])
+@pytest.mark.parametrize("brackets", [(b"{", b"["), (b"{}", b"[]", b"{", b"["), ()])
+def test_a_schema_is_known_to_have_a_text_by_an_opening_bracket_or_a_mask(
+    schema: dict[str, Any], looks: int, brackets: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks: list[int] = []
+    compute = SharedLexer.compute
+
+    def counted(self: SharedLexer, matcher: object, address: int, size: int) -> None:
+        masks.append(size)
+        compute(self, matcher, address, size)
+
+    monkeypatch.setattr(SharedLexer, "compute", counted)
+    grammar = Compiler(Vocabulary((*brackets, b"true", b"[1]", b""))).compile(GuidedDecodingParams(json=schema))
+    assert len(masks) == (looks if brackets else 1)
+    assert allowed(grammar.matcher())
+    with pytest.raises(GrammarError, match="some text that this model can write"):
+        Compiler(Vocabulary((*brackets, b""))).compile(GuidedDecodingParams(json={"type": "string"}))
 
 
 def test_more_options_mean_another_grammar() -> None:

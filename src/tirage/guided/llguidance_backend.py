@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -92,6 +92,8 @@ class LlguidanceBackend:
         wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1, slices=list(_SLICES))
         self._width = vocabulary.width
+        openings = (vocabulary.cover(bytes([byte])) or () for byte in b'{["')
+        self._openings = [ids[0] for ids in openings if len(ids) == 1]
         self._states = BYTE_LEXER_STATES if self._width == 256 else max(LEXER_STATES, self._width)
         self._limits = lru_cache(maxsize=16)(partial(llguidance.LLParserLimits, max_lexer_states=self._states))
 
@@ -125,7 +127,7 @@ class LlguidanceBackend:
             raise refusal(constraint, lexer.start.get_error())
         checkpoint()
         cursor = LlguidanceCursor(lexer, self._width)
-        if not cursor.may_begin():
+        if not cursor.may_begin(self._openings if constraint.kind == "json" else ()):
             raise no_text(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
 
@@ -246,8 +248,13 @@ class LlguidanceCursor:
         if self._width % 32:
             mask[-1] &= (1 << self._width % 32) - 1
 
-    def may_begin(self) -> bool:
-        """Whether some token may begin a text, or none need: asked of the start itself, before there are copies."""
+    def may_begin(self, likely: Sequence[int] = ()) -> bool:
+        """Whether some token may begin a text, or none need: asked of the start itself, before there are copies.
+
+        A look for one of the `likely` tokens is a tenth of a mask.
+        """
+        if any(self._lexer.start.validate_tokens([token_id]) for token_id in likely):
+            return True
         room = _ROOMS.of(self._width)
         self._lexer.compute(self._lexer.start, room.address, room.size)
         if self._width % 32:
