@@ -61,7 +61,6 @@ VIEW_MISTAKES = {
     "every view is raw": ("    if view == _RAW:\n        given", "    if view != _NONE:\n        given"),
     "a set has no end": ("tl.where(is_in(key_of(x), ids, last_key, last_id), x,", "tl.where(ids >= 0, x,"),
     "a set ends with all ties": ("last_key, last_id), x,", "last_key, last_id | 0x7FFFFFFF), x,"),
-    "a set weighs what its blocks do": ("            total = tl.load(sums_ptr + DRAWN)\n", ""),
     "a dynamic temperature is forgotten": (
         "tl.where(given == given, given, tl",
         "tl.where(given == given, given, 0.5 * tl",

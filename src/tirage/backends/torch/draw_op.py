@@ -14,10 +14,9 @@ from torch import Tensor
 
 from tirage.backends.numpy import distribution
 from tirage.backends.numpy.dispatch import draw_rows
-from tirage.backends.torch.plan import DRAWN, LAST_ID, LAST_KEY, SCALE, C, metadata_of
+from tirage.backends.torch.plan import LAST_ID, LAST_KEY, SCALE, C, metadata_of
 from tirage.exact import numbers
 from tirage.exact.keys import keys
-from tirage.operators.row import mass
 
 DrawnRows = tuple[Tensor, Tensor, Tensor, Tensor]
 """(token ids int64, sampled logprobs float32, support sizes int64, status int8), each [B]."""
@@ -99,4 +98,4 @@ def tell_sets(sets: Tensor, x: Tensor, meta: Tensor, which: NDArray[np.intp]) ->
         sets[r, LAST_KEY], sets[r, LAST_ID] = int(key.min()), int(row.ids[key == key.min()].max())
         one = np.float32(1)
         law = (one, one) if row.greedy else (row.c, row.inverse_t)
-        sets[r, DRAWN], sets[r, C], sets[r, SCALE] = mass(row.w()), *map(numbers.bits, law)
+        sets[r, C], sets[r, SCALE] = map(numbers.bits, law)

@@ -43,10 +43,10 @@ BINS = 512
 """Lanes of the histogram of a row's logits."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
 """Columns of the header that are read or written outside of the kernels."""
-SUMS = 16
+SUMS = 15
 """Numbers of a row that the kernels sum up, int64. The last ones tell what a row that passes drew was drawn from, for
-its logprobs (`tells_set`): the mass of the set, as bits c and 1 / T of its law, key and id of the last token in it."""
-DRAWN, C, SCALE, LAST_KEY, LAST_ID = range(SUMS - 5, SUMS)
+its logprobs (`tells_set`): as bits c and 1 / T of its law, key and id of the last token in it."""
+C, SCALE, LAST_KEY, LAST_ID = range(SUMS - 4, SUMS)
 BY_PASSES, GREEDILY, AS_SET = range(3)
 """How a row is drawn: by passes over blocks of it, by its largest logit, or by a thread block of its own that runs any
 steps."""

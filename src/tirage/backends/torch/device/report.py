@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tirage.backends.torch.log_op import log_mass
-from tirage.backends.torch.plan import DRAWN, LAST_ID, LAST_KEY, SCALE, C
+from tirage.backends.torch.plan import LAST_ID, LAST_KEY, SCALE, C
 from tirage.backends.torch.rule import FLT_MAX, exponents, keys, scaled, values, weights
 from tirage.backends.torch.sort_keys import ABSENT, id_of, key_of, sort_keys
 from tirage.backends.torch.state import logit_of
@@ -71,8 +71,8 @@ class _ViewedRows:
         scale = tables["view_scale"]
         told = sets[:, [C, SCALE]].to(torch.int32).view(torch.float32)
         m, (c, inverse_t) = logit_of(key.amax(1)), torch.where(scale.isnan(), told, scale).T
-        mass = weights(exponents(x, m, c)).sum(1)
-        return cls(x, key, m, inverse_t, log_mass(torch.where(is_sampled[:, 0], sets[:, DRAWN], mass).clamp(min=1)))
+        mass = weights(exponents(x, m, c)).sum(1).clamp(min=1)
+        return cls(x, key, m, inverse_t, log_mass(mass))
 
     def logprobs(self, x: Tensor) -> Tensor:
         """ln p float32 of logits [B, n]; -inf for -inf (S-L2)."""

@@ -25,7 +25,6 @@ from tirage.backends.torch.kernels.layout import (
     ALL_FIRST,
     ALL_LAST,
     BASE,
-    DRAWN,
     FACTOR,
     FIRST_C,
     GAP_FIRST,
@@ -103,7 +102,7 @@ from tirage.operators.top_k import TOP_K
 
 _TOP_K = tl.constexpr(int(TOP_K))
 _DRAW = tl.constexpr(int(Domain.DRAW))
-_ALWAYS, _CERTAIN = tl.constexpr(1 << 32), tl.constexpr(1 << 40)
+_ALWAYS = tl.constexpr(1 << 32)
 
 
 # --- the steps of one row --------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ def resolve_row(
             lp, support = tl.full((), 0.0, tl.float32), tl.full((), 1, tl.int32)
             store_last(sums_ptr + row * SUMMANDS, tl.load(row_ptr + row * WIDTH), token)
             one = tl.full((), 1.0, tl.float32)
-            store_law(sums_ptr + row * SUMMANDS, tl.full((), _CERTAIN, tl.int64), one, one)
+            store_law(sums_ptr + row * SUMMANDS, one, one)
         else:
             # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
             place = row.to(tl.int32) * blocks * 4
@@ -282,9 +281,8 @@ def store_last(sums_ptr, key, token):
 
 
 @triton.jit
-def store_law(sums_ptr, total, c, inverse_t):
-    """Write the mass of that set, and c and 1 / T of the weights in it."""
-    tl.store(sums_ptr + DRAWN, total)
+def store_law(sums_ptr, c, inverse_t):
+    """Write c and 1 / T of the weights in that set."""
     tl.store(sums_ptr + C, c.to(tl.int32, bitcast=True).to(tl.int64))
     tl.store(sums_ptr + SCALE, inverse_t.to(tl.int32, bitcast=True).to(tl.int64))
 
@@ -332,7 +330,7 @@ def logprob_in(
 def unmixed_logprob(x, sums_ptr, meta_ptr, row_ptr, token, m, c, total, trimmed, left, steps):
     """The same in a row without XTC, whose law is written."""
     inverse_t = last_scale_of(meta_ptr, row_ptr, steps)
-    store_law(sums_ptr, total, c, inverse_t)
+    store_law(sums_ptr, c, inverse_t)
     lp = logprob_of(x, m, inverse_t, total)
     part = tl.maximum(left, 1).to(tl.uint64)
     share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0

@@ -4,7 +4,7 @@
 the drawn one; the last block puts those of its row together, and takes its first candidates one by one: after each it
 looks for the next one of that block alone. Rows that report nothing, or have no token, are not read (S-L5).
 
-A set that a row was drawn from is a prefix of its order, so its view ends at a token that the draw told, with its mass.
+A set that a row was drawn from is a prefix of its order: its view ends at a token that the draw told.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.ends import is_last
-from tirage.backends.torch.kernels.layout import DRAWN, LAST_ID, LAST_KEY, SCALE, SUMMANDS, C
+from tirage.backends.torch.kernels.layout import LAST_ID, LAST_KEY, SCALE, SUMMANDS, C
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     exponent_of,
@@ -141,8 +141,6 @@ def tell(
         ends, m = tl.load(ends_ptr + at, mask=there, other=_ABSENT), largest_in(ends_ptr, blocks, PADDED)
         total = tl.sum(tl.load(mass_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0)
         total = tl.maximum(total, 1)
-        if view == _SAMPLED:
-            total = tl.load(sums_ptr + DRAWN)
         rank = 1 + tl.sum(tl.load(above_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0).to(tl.int64)
         drawn = view_at(given_ptr, edited_ptr, sums_ptr, view, token, token >= 0, IS_BFLOAT)
         lp = viewed_logprob(drawn, m, inverse_t, total)
