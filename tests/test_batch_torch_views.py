@@ -32,6 +32,19 @@ ASKED = (
     SamplingParams(semantics="gemma-topk", temperature=2.0, top_k=3, logprobs=1, logprobs_mode="processed"),
     SamplingParams(no_repeat_ngram_size=1, logprobs=4, logprobs_mode="processed"),
 )
+OF_DRAWS = (
+    SamplingParams(temperature=0.7, top_p=0.8, logprobs=7),
+    SamplingParams(top_k=6, logprobs=9),
+    SamplingParams(temperature=0, logprobs=3, logit_bias={5: 4.0}),
+    SamplingParams(temperature=1.6, logprobs=V),
+    SamplingParams(top_p=0.8),
+    SamplingParams(min_p=0.2, top_k=4, temperature=0.4, semantics="llamacpp", logprobs=6, presence_penalty=0.5),
+    SamplingParams(dynatemp_range=0.5, top_p=0.9, logprobs=3, semantics="llamacpp"),
+    SamplingParams(temperature=1e-3, min_keep=3, top_p=0.3, logprobs=5, semantics="llamacpp"),
+    SamplingParams(eta_cutoff=0.02, epsilon_cutoff=0.01, logprobs=8),
+    SamplingParams(dynatemp_range=0.5, logprobs=4, semantics="llamacpp"),
+)
+"""What is told of the set that a row was drawn from: no more tokens than that holds, those without weight too."""
 AS_SETS = (
     SamplingParams(typical_p=0.7),
     SamplingParams(top_p=0.8, logprobs=2),
@@ -112,6 +125,17 @@ def test_views_are_those_of_numpy() -> None:
     assert not same()._hosted
 
 
+def test_views_of_what_was_drawn_from_are_those_of_numpy() -> None:
+    asked = tuple(each.replace(logprobs_mode="sampled") for each in OF_DRAWS)
+    for params in (asked[:8], (*asked[:2], *ASKED[:2], AS_SETS[0], *asked[6:])):
+        assert not same(40, params)._hosted
+
+
+def test_processed_views_of_a_dynamic_temperature_are_those_of_numpy() -> None:
+    asked = tuple(each.replace(logprobs_mode="processed") for each in (*OF_DRAWS[6:7], *OF_DRAWS[9:]))
+    assert not same(40, (*asked, ASKED[1], AS_SETS[0]))._hosted
+
+
 def test_rows_of_any_filters_stay_on_the_device() -> None:
     there = same(30, AS_SETS, (*FIELDS, "support_sizes", "seeds"))
     assert not there._hosted
@@ -151,9 +175,18 @@ def test_a_row_without_a_token_reports_none() -> None:
     assert drawn.top_token_ids.tolist() == expected.top_token_ids.tolist()
 
 
-@pytest.mark.parametrize("asked", [{"logprob_token_ids": [1]}, {"logprobs": 1, "logprobs_mode": "sampled"}])
-def test_what_is_read_of_the_final_set_needs_the_host(asked: dict[str, Any]) -> None:
-    there, _ = _batches((SamplingParams(**asked),))
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"logprob_token_ids": [1]},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.1},
+        {"typical_p": 0.9},
+        {"top_p": 0.9, "semantics": "fastdeploy-base"},
+    ],
+)
+def test_what_is_read_of_a_mixture_or_of_a_cut_weight_needs_the_host(asked: dict[str, Any]) -> None:
+    params = SamplingParams(logprobs=1, logprobs_mode="sampled", **asked)
+    there = same(12, (params, ASKED[0]))
     assert there._hosted == {0}
 
 

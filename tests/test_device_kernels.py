@@ -58,7 +58,13 @@ VIEW_MISTAKES = {
     ),
     "a rank counts the ties": ("key_of(x) > key_of(drawn)", "key_of(x) >= key_of(drawn)"),
     "infinite logits count": ("tl.where(is_spoiled(key_of(given)), float", "tl.where(given != given, float"),
-    "every view is raw": ("    if is_raw:\n        given", "    if is_raw | True:\n        given"),
+    "every view is raw": ("    if view == _RAW:\n        given", "    if view != _NONE:\n        given"),
+    "a set has no end": ("tl.where(is_in(key_of(x), ids, last_key, last_id), x,", "tl.where(ids >= 0, x,"),
+    "a set ends with all ties": ("last_key, last_id), x,", "last_key, last_id | 0x7FFFFFFF), x,"),
+    "a dynamic temperature is forgotten": (
+        "tl.where(given == given, given, tl",
+        "tl.where(given == given, given, 0.5 * tl",
+    ),
 }
 
 MEETING_MISTAKES = {

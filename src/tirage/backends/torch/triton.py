@@ -18,7 +18,7 @@ from torch import Tensor
 from tirage.backends.groups import Ids, ranges, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.plan import HEADER, REWRITES, SETS, DrawPlan, smooths_last
+from tirage.backends.torch.plan import HEADER, REWRITES, SETS, SUMS, DrawPlan, smooths_last
 from tirage.backends.torch.rule import integers
 from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
@@ -171,7 +171,7 @@ class Workspace:
             ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
             bins=bins,
-            added=torch.empty(b, kernels.SUMS, dtype=torch.int64, device=device),
+            added=torch.empty(b, SUMS, dtype=torch.int64, device=device),
             length=torch.empty(b, dtype=torch.int32, device=device),
             status=torch.empty(b, dtype=torch.int8, device=device),
         )

@@ -56,7 +56,7 @@ def draw(
     block: int = BLOCK,
     tile: int = TILE,
     part: int = PART,
-) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
     """What `ops.draw` gives of logits [B, V]; arguments as it has them.
 
     `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
@@ -83,7 +83,7 @@ def draw(
     carries = carry.shape[1] > 0
     states = torch.empty(work.rows if carries else 0, dtype=torch.float64, device=x.device)
     beside = Beside(told=states if carries else None, slots=slots, carry=carry, spared=spared)
-    return drawn(x, meta, work, beside), seeds, x, states
+    return drawn(x, meta, work, beside), seeds, x, states, work.added
 
 
 def _held(tables: Tables, rows: int) -> tuple[Tensor, ...]:
@@ -141,6 +141,7 @@ def _edited(
 def report(
     given: Tensor,
     edited: Tensor,
+    sets: Tensor,
     token: Tensor,
     status: Tensor,
     slots: Tensor,
@@ -160,7 +161,7 @@ def report(
     above, arrived = (torch.empty(b, n, dtype=torch.int32, device=device) for n in (blocks, 1))
     logprob, rank = (torch.empty(b, dtype=kind, device=device) for kind in (torch.float32, torch.int64))
     ids, logprobs = (torch.empty(b, most, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
-    x = (given.view(torch.int16) if is_bfloat else given, edited, slots, view)
+    x = (given.view(torch.int16) if is_bfloat else given, edited, sets, slots, view)
     each: dict[str, Any] = {"BLOCK": block, "IS_BFLOAT": is_bfloat, **EXACT}
     _VIEW_ENDS[b, blocks](*x, status, ends, arrived, size, blocks, **each)
     _VIEW_WEIGH[b, blocks](

@@ -19,7 +19,7 @@ from tirage.backends.torch.device import counts, edits
 from tirage.backends.torch.device.carry import follow
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.plan import REWRITES, SEED
+from tirage.backends.torch.plan import REWRITES, SEED, SUMS
 from tirage.draw import Status
 
 WRITTEN: tuple[str, ...] = (
@@ -32,7 +32,7 @@ READ = ("used", "window", "powers", "breaks")
 TABLES: tuple[str, ...] = (
     "meta", "used", "length", "least", "edits", "bias_ids", "bias_values", "words", "early", "count_ids", "in_prompt",
     "in_output", "distinct", "ring", "ahead", "prompt", "window", "ngram", "powers", "last_power", "breaks", "unbroken",
-    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "spared", "arrived", "bins",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own", "spared", "view_scale", "arrived", "bins",
 )  # fmt: skip
 """The other tables that a draw reads; in the last two the kernels count while they run, from 0 and to 0 again."""
 
@@ -44,12 +44,13 @@ MOST_LISTED = 64
 torch.library.define(
     "tirage::draw_slots",
     "(Tensor x, Tensor? words, Tensor slots, Tensor(a!) carry, Tensor[] tables, int[] order, int room, bool draws, "
-    "bool filters, bool sums, int planes, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool filters, bool sums, int planes, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+    "Tensor)",
 )
 torch.library.define(
     "tirage::report_slots",
-    "(Tensor given, Tensor edited, Tensor token, Tensor status, Tensor slots, Tensor view, Tensor view_scale, "
-    "Tensor top_n, int most) -> (Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor given, Tensor edited, Tensor sets, Tensor token, Tensor status, Tensor slots, Tensor view, "
+    "Tensor view_scale, Tensor top_n, int most) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::append",
@@ -73,25 +74,28 @@ def draw(
     sums: bool,
     planes: int,
     copies: bool,
-) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
-    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V], states) of the rows of `slots` int64 [B].
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
+    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V], states, sets) of the rows of `slots` int64
+    [B].
 
     States float64 [B] are what rows carry after their tokens, NaN for those that carry nothing; [0] where none does.
+    Sets int64 [B, `plan.SUMS`] tell what rows were drawn from.
     Logits [B, V] are float32, bfloat16 or float16. `copies` says whether they need a mask, an edit or another type,
     in the `order` of `RowsLayout.edits`; without it `x` itself is what comes back. A row of more than `room` tokens
     has status `history_full`.
     """
     given = [tables[name] for name in TABLES]
-    *found, seeds, edited, states = torch.ops.tirage.draw_slots(
+    *found, seeds, edited, states, sets = torch.ops.tirage.draw_slots(
         x, words, slots, tables["carry"], given, order, room, draws, filters, sums, planes, copies
     )
     token, logprob, support, status = found
-    return (token, logprob, support, status), seeds, edited if copies else x, states
+    return (token, logprob, support, status), seeds, edited if copies else x, states, sets
 
 
 def report(
     given: Tensor,
     edited: Tensor,
+    sets: Tensor,
     token: Tensor,
     status: Tensor,
     slots: Tensor,
@@ -101,10 +105,10 @@ def report(
 ) -> Reported:
     """What the rows of `slots` int64 [B] report of their `token` int64 [B] and of at most `most` first candidates.
 
-    `given` are their logits [B, V] of any type that `draw` takes, `edited` those that it gave back.
+    `given` are their logits [B, V] of any type that `draw` takes, `edited` and `sets` what it gave back.
     """
     views = [tables[name] for name in VIEWS]
-    return Reported(*torch.ops.tirage.report_slots(given, edited, token, status, slots, *views, most))
+    return Reported(*torch.ops.tirage.report_slots(given, edited, sets, token, status, slots, *views, most))
 
 
 def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: int, size: int) -> None:
@@ -117,7 +121,7 @@ def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: 
 
 # --- on each kind of device -------------------------------------------------------------------------------------------
 
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.register_fake("tirage::draw_slots")
@@ -140,7 +144,8 @@ def _shapes(
     token, logprob, support, status, seeds = (torch.empty(rows, dtype=kind, device=x.device) for kind in kinds)
     edited = torch.empty(rows if copies else 0, size, dtype=torch.float32, device=x.device)
     states = torch.empty(rows if carry.shape[1] else 0, dtype=torch.float64, device=x.device)
-    return token, logprob, support, status, seeds, edited, states
+    sets = torch.empty(rows, SUMS, dtype=torch.int64, device=x.device)
+    return token, logprob, support, status, seeds, edited, states, sets
 
 
 @torch.library.impl("tirage::draw_slots", "CPU")
@@ -159,7 +164,7 @@ def _draw_on_cpu(
     copies: bool,
 ) -> Found:
     named = {**dict(zip(TABLES, tables, strict=True)), "carry": carry}
-    drawn, seeds, edited, states = by_tensors(
+    drawn, seeds, edited, states, sets = by_tensors(
         x,
         words,
         slots,
@@ -172,7 +177,7 @@ def _draw_on_cpu(
         planes=planes,
         copies=copies,
     )
-    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states, sets
 
 
 @torch.library.impl("tirage::draw_slots", "CUDA")
@@ -195,7 +200,7 @@ def _draw_on_cuda(
     named = {**dict(zip(TABLES, tables, strict=True)), "carry": carry}
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
-        drawn, seeds, edited, states = launches.draw(
+        drawn, seeds, edited, states, sets = launches.draw(
             x,
             words,
             slots,
@@ -207,7 +212,7 @@ def _draw_on_cuda(
             planes=planes,
             copies=copies,
         )
-    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states, sets
 
 
 def by_tensors(
@@ -223,7 +228,7 @@ def by_tensors(
     sums: bool,
     planes: int,
     copies: bool,
-) -> tuple[DrawnRows, Tensor, Tensor, Tensor]:
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
     """What `draw` gives of logits x [B, V], by tensor operations on tables on the CPU."""
     # Of tables without columns only the shape is asked for.
     rows = {name: table.index_select(0, slots) if table.numel() else table for name, table in tables.items()}
@@ -235,13 +240,17 @@ def by_tensors(
     found = draw_op.on_host(y, bad | full | empty, rows["meta"], chances if carries else None, spared)
     token, logprob, support, status = found
     status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
+    sets = torch.zeros(len(slots), SUMS, dtype=torch.int64)
+    if rows["view_scale"].numel():
+        is_told = rows["view_scale"][:, 0].isnan() & (status == int(Status.ok))
+        draw_op.tell_sets(sets, y, rows["meta"], np.flatnonzero(is_told.numpy()))
     if planes & REWRITES:
         y = edits.smoothed(y, rows["meta"])
     states = torch.from_numpy(chances)
     if carries:
         states = follow(rows["carry"], token, logprob, states)
         tables["carry"].index_copy_(0, slots, rows["carry"])
-    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y, states
+    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y, states, sets
 
 
 def _flags(words: Tensor, size: int) -> NDArray[np.bool_]:
@@ -264,29 +273,30 @@ def _told_shapes(given: Tensor, *rest: Tensor | int) -> Told:
 
 @torch.library.impl("tirage::report_slots", "CPU")
 def _report_on_cpu(
-    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor, scale: Tensor,
-    top_n: Tensor, most: int,
+    given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor,
+    scale: Tensor, top_n: Tensor, most: int,
 ) -> Told:  # fmt: skip
-    return report_by_tensors(given, edited, token, status, slots, (view, scale, top_n), most=most)
+    return report_by_tensors(given, edited, sets, token, status, slots, (view, scale, top_n), most=most)
 
 
 @torch.library.impl("tirage::report_slots", "CUDA")
 def _report_on_cuda(
-    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor, scale: Tensor,
-    top_n: Tensor, most: int,
+    given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor,
+    scale: Tensor, top_n: Tensor, most: int,
 ) -> Told:  # fmt: skip
     from tirage.backends.torch.device import launches
 
     with torch.cuda.device_of(given):
-        return launches.report(given, edited, token, status, slots, (view, scale, top_n), most=most)
+        return launches.report(given, edited, sets, token, status, slots, (view, scale, top_n), most=most)
 
 
 def report_by_tensors(
-    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, views: Sequence[Tensor], *, most: int
-) -> Told:
+    given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor,
+    views: Sequence[Tensor], *, most: int,
+) -> Told:  # fmt: skip
     """What `report` gives of logits `given` [B, V], by tensor operations on the CPU."""
     rows = {name: table.index_select(0, slots) for name, table in zip(VIEWS, views, strict=True)}
-    told = reported(given.to(torch.float32), edited, token, status, rows, most=most)
+    told = reported(given.to(torch.float32), edited, sets, token, status, rows, most=most)
     return told.logprobs, told.ranks, told.top_ids, told.top_logprobs
 
 

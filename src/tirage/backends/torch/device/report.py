@@ -1,6 +1,7 @@
 """Logprobs, ranks and top lists of rows whose tables lie on a device, as tensor operations that read nothing back.
 
-Two views can be told there: `raw`, the model's own law, and `processed`, that of the edited logits (S-L5).
+A view is `raw`, the model's own law, `processed`, that of the edited logits, or `sampled`, that of the prefix of them
+that a row was drawn from (S-L5).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tirage.backends.torch.log_op import log_mass
+from tirage.backends.torch.plan import LAST_ID, LAST_KEY, SCALE, C
 from tirage.backends.torch.rule import FLT_MAX, exponents, keys, scaled, values, weights
 from tirage.backends.torch.sort_keys import ABSENT, id_of, key_of, sort_keys
 from tirage.backends.torch.state import logit_of
@@ -60,12 +62,15 @@ class _ViewedRows:
     ln_z: Tensor
 
     @classmethod
-    def of(cls, given: Tensor, edited: Tensor, tables: Mapping[str, Tensor]) -> _ViewedRows:
-        """The views that rows ask for of logits [B, V] as they came and after their edits."""
-        is_raw = tables["view"] == int(View.RAW)
+    def of(cls, given: Tensor, edited: Tensor, sets: Tensor, tables: Mapping[str, Tensor]) -> _ViewedRows:
+        """The views that rows ask for of logits [B, V] as they came and after their edits, and `sets` of the draw."""
+        is_raw, is_sampled = (tables["view"] == int(view) for view in (View.RAW, View.SAMPLED))
         x = torch.where(is_raw, given.masked_fill(~given.isfinite(), -torch.inf), edited)
+        x = x.masked_fill(is_sampled & ~_is_in_set(keys(x), sets), -torch.inf)
         key = keys(x)
-        m, (c, inverse_t) = logit_of(key.amax(1)), tables["view_scale"].T
+        scale = tables["view_scale"]
+        told = sets[:, [C, SCALE]].to(torch.int32).view(torch.float32)
+        m, (c, inverse_t) = logit_of(key.amax(1)), torch.where(scale.isnan(), told, scale).T
         mass = weights(exponents(x, m, c)).sum(1).clamp(min=1)
         return cls(x, key, m, inverse_t, log_mass(mass))
 
@@ -82,15 +87,30 @@ class _ViewedRows:
         return torch.topk(inside, most, dim=1).values
 
 
+def _is_in_set(key: Tensor, sets: Tensor) -> Tensor:
+    """bool [B, V]: tokens that stand before the last one of the set that their row was drawn from, or are it."""
+    ids = torch.arange(key.shape[1], device=key.device)
+    last_key, last_id = sets[:, LAST_KEY, None], sets[:, LAST_ID, None]
+    return (key > last_key) | ((key == last_key) & (ids <= last_id))
+
+
 def reported(
-    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, tables: Mapping[str, Tensor], *, most: int
+    given: Tensor,
+    edited: Tensor,
+    sets: Tensor,
+    token: Tensor,
+    status: Tensor,
+    tables: Mapping[str, Tensor],
+    *,
+    most: int,
 ) -> Reported:
     """What rows report of their `token` int64 [B] and of at most `most` first candidates.
 
-    `given` and `edited` float32 [B, V] are their logits, `status` int8 [B] says which have a token. The `tables` are
-    those of the rows, by the names of `row_form.arrays_of`.
+    `given` and `edited` float32 [B, V] are their logits, `sets` int64 [B, `plan.SUMS`] what was told of their draw,
+    `status` int8 [B] says which have a token. The `tables` are those of the rows, by the names of
+    `row_form.arrays_of`.
     """
-    rows = _ViewedRows.of(given, edited, tables)
+    rows = _ViewedRows.of(given, edited, sets, tables)
     at = token.clamp(min=0)[:, None]
     ok = status == int(Status.ok)
     good = ok[:, None] & (tables["view"] != int(View.NONE))

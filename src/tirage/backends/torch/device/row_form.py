@@ -36,6 +36,7 @@ from tirage.backends.torch.plan import (
     DrawPlan,
     joined_planes,
     metadata_of,
+    tells_set,
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
@@ -181,7 +182,7 @@ def form_of(row: SamplingRow) -> RowForm | None:
     params = row.params
     if params.logits_processors or params.return_kept or row.step is not None:
         return None
-    if params.logprob_token_ids or (params.lists_logprobs and params.logprobs_mode == "sampled"):
+    if params.logprob_token_ids:
         return None
     return _form(row.compiled)
 
@@ -205,7 +206,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     spared = np.array(params.xtc_protected_ids if compiled_params.coin else (), np.int32)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
     rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared)
-    if not _runs(edits, rows) or not _tells(view_of(params), filters):
+    if not _runs(edits, rows) or not _tells(view_of(params), filters, rows):
         return None
     plan = DrawPlan.of(rows)
     if any(op == SMOOTH for _, op, _ in changes):
@@ -270,9 +271,14 @@ def _runs(edits: Sequence[Step], rows: SamplingMetadata) -> bool:
     return known and bool(runs_only(rows, (SMOOTH, *SETS))[0])
 
 
-def _tells(view: View, filters: Sequence[Step]) -> bool:
-    """Whether the view's law is known before any logit is."""
-    return view != View.PROCESSED or not any(step.op in DYNAMIC for step in filters)
+def _tells(view: View, filters: Sequence[Step], rows: SamplingMetadata) -> bool:
+    """Whether the view's law is known before any logit is, or told by the draw."""
+    return not _is_told(view, filters) or bool(tells_set(rows)[0])
+
+
+def _is_told(view: View, filters: Sequence[Step]) -> bool:
+    """Whether the view's law follows from the draw: that of its set, or of a temperature that follows from one."""
+    return view == View.SAMPLED or (view == View.PROCESSED and any(step.op in DYNAMIC for step in filters))
 
 
 def _found(
@@ -311,7 +317,12 @@ def _found(
 
 
 def _scale_of(view: View, filters: Sequence[Step]) -> NDArray[np.float32]:
-    """c and 1 / T of the law that a view tells, float32 [2]: those of the last temperature, or of T = 1 (S-L5)."""
+    """c and 1 / T of the law that a view tells, float32 [2]: those of the last temperature, or of T = 1 (S-L5).
+
+    They are NaN where the draw tells them.
+    """
+    if _is_told(view, filters):
+        return np.full(2, np.nan, np.float32)
     last = [step for step in filters if step.op == TEMPERATURE]
     if view != View.PROCESSED or not last or any(step.op == GREEDY for step in filters):
         return np.array([numbers.temperature_constant(1.0), 1.0], np.float32)

@@ -26,7 +26,7 @@ from tirage.backends.torch.kernels.bounds import bound
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
 from tirage.backends.torch.kernels.general import CHANCES, STATES, general
-from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW, SUMS
+from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW
 from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
@@ -45,7 +45,6 @@ __all__ = [
     "PLANES",
     "ROW",
     "STATES",
-    "SUMS",
     "WORDS",
     "append",
     "bound",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch import plan
 from tirage.backends.torch.plan import BINS, HEADER
 
 VARYING = ("plane", "columns", "steps", "room", "run", "counts")
@@ -34,12 +35,12 @@ HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, ADDED, LAST, FACTOR, HEAD_KEY, H
 
 TERMS = 5
 """Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""
-SUMS = TERMS + 6
+SUMMANDS, ADDENDS = tl.constexpr(plan.SUMS), tl.constexpr(TERMS)
 """Those of a row, between which bounds its mass under the first temperature lies, what weighs between its open
-ranges under the first and under the last temperature, what is left of a weight that top-p cuts, and the mass of the set
-that the last temperature saw."""
-SUMMANDS, ADDENDS = tl.constexpr(SUMS), tl.constexpr(TERMS)
-MASS_FROM, MASS_TO, GAP_FIRST, GAP_LAST, LEFT, BASE = (tl.constexpr(at) for at in range(TERMS, SUMS))
+ranges under the first and under the last temperature, what is left of a weight that top-p cuts, the mass of the set
+that the last temperature saw, and what `plan.SUMS` says."""
+MASS_FROM, MASS_TO, GAP_FIRST, GAP_LAST, LEFT, BASE = (tl.constexpr(at) for at in range(TERMS, plan.C))
+C, SCALE, LAST_KEY, LAST_ID = (tl.constexpr(at) for at in range(plan.C, plan.SUMS))
 
 ENDS = 3
 """Numbers of a block that the first pass finds, int32: its largest key, its least one, and its mass as float32 bits."""

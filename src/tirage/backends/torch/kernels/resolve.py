@@ -35,6 +35,8 @@ from tirage.backends.torch.kernels.layout import (
     HIGH,
     IS_GREEDY,
     LAST,
+    LAST_ID,
+    LAST_KEY,
     LEAST,
     LEFT,
     LOW,
@@ -44,6 +46,7 @@ from tirage.backends.torch.kernels.layout import (
     OPEN,
     PROGRAM,
     SAMPLE,
+    SCALE,
     SEED,
     STEP,
     SUMMANDS,
@@ -53,6 +56,7 @@ from tirage.backends.torch.kernels.layout import (
     WEIGHTY,
     WHOLE,
     WIDTH,
+    C,
     constant,
     sum_of,
 )  # fmt: skip
@@ -190,6 +194,9 @@ def resolve_row(
                 x_ptr + row * size, ends_ptr + row * blocks, size, blocks, tl.load(row_ptr + row * WIDTH), BLOCK, PADDED
             )
             lp, support = tl.full((), 0.0, tl.float32), tl.full((), 1, tl.int32)
+            store_last(sums_ptr + row * SUMMANDS, tl.load(row_ptr + row * WIDTH), token)
+            one = tl.full((), 1.0, tl.float32)
+            store_law(sums_ptr + row * SUMMANDS, one, one)
         else:
             # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
             place = row.to(tl.int32) * blocks * 4
@@ -259,10 +266,25 @@ def draw_row(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
                 blocks, BLOCK, PADDED, TILE,
             )
+    store_last(sums_ptr, cut_key, cut_id)
     return draw(
-        x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
-        trimmed, tl.load(sums_ptr + LEFT, cache_modifier=".cg"), size, blocks, steps, BLOCK, PADDED, TILE,
+        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id,
+        m, c, trimmed, size, blocks, steps, BLOCK, PADDED, TILE,
     )
+
+
+@triton.jit
+def store_last(sums_ptr, key, token):
+    """Write key and id of the last token of the set that a row is drawn from."""
+    tl.store(sums_ptr + LAST_KEY, key.to(tl.int64))
+    tl.store(sums_ptr + LAST_ID, token.to(tl.int64))
+
+
+@triton.jit
+def store_law(sums_ptr, c, inverse_t):
+    """Write c and 1 / T of the weights in that set."""
+    tl.store(sums_ptr + C, c.to(tl.int32, bitcast=True).to(tl.int64))
+    tl.store(sums_ptr + SCALE, inverse_t.to(tl.int32, bitcast=True).to(tl.int64))
 
 
 @triton.jit
@@ -285,7 +307,7 @@ def goal_of(step_ptr, sums_ptr, total, doubt):
 
 @triton.jit
 def logprob_in(
-    x_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps
+    x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps
 ):
     """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`.
 
@@ -300,14 +322,16 @@ def logprob_in(
         )
         lp = mixed_logprob(w, total, tl.where(is_gone, 0, w), total_on, share)
     else:
-        lp = unmixed_logprob(x, meta_ptr, row_ptr, token, m, total, trimmed, left, steps)
+        lp = unmixed_logprob(x, sums_ptr, meta_ptr, row_ptr, token, m, c, total, trimmed, left, steps)
     return lp
 
 
 @triton.jit
-def unmixed_logprob(x, meta_ptr, row_ptr, token, m, total, trimmed, left, steps):
-    """The same in a row without XTC."""
-    lp = logprob_of(x, m, last_scale_of(meta_ptr, row_ptr, steps), total)
+def unmixed_logprob(x, sums_ptr, meta_ptr, row_ptr, token, m, c, total, trimmed, left, steps):
+    """The same in a row without XTC, whose law is written."""
+    inverse_t = last_scale_of(meta_ptr, row_ptr, steps)
+    store_law(sums_ptr, c, inverse_t)
+    lp = logprob_of(x, m, inverse_t, total)
     part = tl.maximum(left, 1).to(tl.uint64)
     share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0
     return tl.where((trimmed >= 0) & (token == trimmed), share, lp)
@@ -458,10 +482,11 @@ def constant_after(
 
 @triton.jit
 def draw(
-    x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
-    trimmed, left, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
+    trimmed, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
+    left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
     whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
     kind = tl.where((cut_key > NEG_INF) & (is_plain == 0), ABOVE_LAST, whole)
     each, support = weighed(
@@ -486,7 +511,7 @@ def draw(
         x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
         BLOCK, PADDED,
     )
-    lp = logprob_in(x_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
+    lp = logprob_in(x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
     return token, lp, support
 
 

@@ -3,6 +3,8 @@
 `view_ends` finds the first candidate of each block, `view_weigh` the mass of the block and how many tokens lie above
 the drawn one; the last block puts those of its row together, and takes its first candidates one by one: after each it
 looks for the next one of that block alone. Rows that report nothing, or have no token, are not read (S-L5).
+
+A set that a row was drawn from is a prefix of its order: its view ends at a token that the draw told.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.ends import is_last
+from tirage.backends.torch.kernels.layout import LAST_ID, LAST_KEY, SCALE, SUMMANDS, C
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     exponent_of,
+    is_in,
     is_spoiled,
     key_of,
     logits_at,
@@ -23,7 +27,7 @@ from tirage.backends.torch.kernels.rule import (
 )
 from tirage.sampling_metadata import View
 
-_NONE, _RAW = tl.constexpr(int(View.NONE)), tl.constexpr(int(View.RAW))
+_NONE, _RAW, _SAMPLED = (tl.constexpr(int(view)) for view in (View.NONE, View.RAW, View.SAMPLED))
 _LAST_ID = tl.constexpr((1 << 20) - 1)
 _ABSENT = tl.constexpr(-1)
 
@@ -32,13 +36,17 @@ SIZES = ("most",)
 
 
 @triton.jit
-def view_at(given_ptr, edited_ptr, is_raw, ids, there, IS_BFLOAT: tl.constexpr):
-    """Logits of a row in its view: as they came, where those that are not finite count as -inf, or after its edits."""
-    if is_raw:
+def view_at(given_ptr, edited_ptr, sums_ptr, view, ids, there, IS_BFLOAT: tl.constexpr):
+    """Logits of a row in its view: as they came, where those that are not finite count as -inf, or after its edits,
+    where those that cannot be drawn count as -inf if the view is that of the draw."""
+    if view == _RAW:
         given = logits_at(given_ptr, ids, there, IS_BFLOAT)
         x = tl.where(is_spoiled(key_of(given)), float("-inf"), given)
     else:
         x = tl.load(edited_ptr + ids, mask=there, other=float("-inf"))
+        if view == _SAMPLED:
+            last_key, last_id = tl.load(sums_ptr + LAST_KEY).to(tl.int32), tl.load(sums_ptr + LAST_ID).to(tl.int32)
+            x = tl.where(is_in(key_of(x), ids, last_key, last_id), x, float("-inf"))
     return x
 
 
@@ -63,10 +71,16 @@ def largest_in(ends_ptr, blocks, PADDED: tl.constexpr):
     return value_of(tl.where(key > NEG_INF, key, 0))
 
 
+@triton.jit
+def known(given, told_ptr):
+    """A number of a view's law: the one that was `given`, float32, or if that is NaN what the draw told."""
+    return tl.where(given == given, given, tl.load(told_ptr).to(tl.int32).to(tl.float32, bitcast=True))
+
+
 # fmt: off
 @triton.jit
 def view_ends(
-    given_ptr, edited_ptr, slots_ptr, view_ptr, status_ptr, ends_ptr, arrived_ptr, size, blocks,
+    given_ptr, edited_ptr, sums_ptr, slots_ptr, view_ptr, status_ptr, ends_ptr, arrived_ptr, size, blocks,
     BLOCK: tl.constexpr, IS_BFLOAT: tl.constexpr,
 ):
     """The first candidate of a block, as `order_of` has it; the counter of the row is made 0 for `view_weigh`."""
@@ -75,14 +89,15 @@ def view_ends(
     view = tl.load(view_ptr + tl.load(slots_ptr + row))
     if (view != _NONE) & (tl.load(status_ptr + row) == 0):
         ids = block * BLOCK + tl.arange(0, BLOCK)
-        x = view_at(given_ptr + row * size, edited_ptr + row * size, view == _RAW, ids, ids < size, IS_BFLOAT)
+        given_ptr, edited_ptr, sums_ptr = given_ptr + row * size, edited_ptr + row * size, sums_ptr + row * SUMMANDS
+        x = view_at(given_ptr, edited_ptr, sums_ptr, view, ids, ids < size, IS_BFLOAT)
         tl.store(ends_ptr + row * blocks + block, tl.max(order_of(key_of(x), ids), 0))
 
 
 @triton.jit(do_not_specialize=SIZES)
 def view_weigh(
-    given_ptr, edited_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, status_ptr, token_ptr, ends_ptr, mass_ptr,
-    above_ptr, arrived_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
+    given_ptr, edited_ptr, sums_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, status_ptr, token_ptr, ends_ptr,
+    mass_ptr, above_ptr, arrived_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
 ):
     """The mass of a block under the row's view, and how many of its tokens lie above the drawn one.
@@ -92,20 +107,21 @@ def view_weigh(
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot, status = tl.load(slots_ptr + row), tl.load(status_ptr + row)
     view = tl.load(view_ptr + slot)
-    given_ptr, edited_ptr = given_ptr + row * size, edited_ptr + row * size
+    given_ptr, edited_ptr, sums_ptr = given_ptr + row * size, edited_ptr + row * size, sums_ptr + row * SUMMANDS
     ends_ptr, mass_ptr, above_ptr = ends_ptr + row * blocks, mass_ptr + row * blocks, above_ptr + row * blocks
     if (view != _NONE) & (status == 0):
-        m, c = largest_in(ends_ptr, blocks, PADDED), tl.load(scale_ptr + slot * 2)
+        m, c = largest_in(ends_ptr, blocks, PADDED), known(tl.load(scale_ptr + slot * 2), sums_ptr + C)
         ids = block * BLOCK + tl.arange(0, BLOCK)
-        x = view_at(given_ptr, edited_ptr, view == _RAW, ids, ids < size, IS_BFLOAT)
+        x = view_at(given_ptr, edited_ptr, sums_ptr, view, ids, ids < size, IS_BFLOAT)
         token = tl.load(token_ptr + row)
-        drawn = view_at(given_ptr, edited_ptr, view == _RAW, token, token >= 0, IS_BFLOAT)
+        drawn = view_at(given_ptr, edited_ptr, sums_ptr, view, token, token >= 0, IS_BFLOAT)
         above = (key_of(x) > key_of(drawn)) & (ids < size)
         tl.store(mass_ptr + block, tl.sum(weight_of(exponent_of(x, m, c)), 0))
         tl.store(above_ptr + block, tl.sum(above.to(tl.int32), 0))
     if is_last(arrived_ptr + row, blocks):
+        inverse_t = known(tl.load(scale_ptr + slot * 2 + 1), sums_ptr + SCALE)
         tell(
-            given_ptr, edited_ptr, view, tl.load(scale_ptr + slot * 2 + 1), tl.load(top_n_ptr + slot), status,
+            given_ptr, edited_ptr, sums_ptr, view, inverse_t, tl.load(top_n_ptr + slot), status,
             tl.load(token_ptr + row), ends_ptr, mass_ptr, above_ptr, logprob_ptr + row, rank_ptr + row,
             top_id_ptr + row * most, top_logprob_ptr + row * most, most, size, blocks, BLOCK, PADDED, IS_BFLOAT, EMPTY,
         )
@@ -113,8 +129,8 @@ def view_weigh(
 
 @triton.jit
 def tell(
-    given_ptr, edited_ptr, view, inverse_t, top_n, status, token, ends_ptr, mass_ptr, above_ptr, logprob_ptr, rank_ptr,
-    top_id_ptr, top_logprob_ptr, most, size, blocks,
+    given_ptr, edited_ptr, sums_ptr, view, inverse_t, top_n, status, token, ends_ptr, mass_ptr, above_ptr, logprob_ptr,
+    rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
 ):
     """Logprob, rank and at most `most` first candidates of a row; what it does not report is NaN, 0, -1 and -inf."""
@@ -126,7 +142,7 @@ def tell(
         total = tl.sum(tl.load(mass_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0)
         total = tl.maximum(total, 1)
         rank = 1 + tl.sum(tl.load(above_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0).to(tl.int64)
-        drawn = view_at(given_ptr, edited_ptr, view == _RAW, token, token >= 0, IS_BFLOAT)
+        drawn = view_at(given_ptr, edited_ptr, sums_ptr, view, token, token >= 0, IS_BFLOAT)
         lp = viewed_logprob(drawn, m, inverse_t, total)
         wanted = tl.minimum(top_n, most).to(tl.int32)
         best = tl.max(ends, 0)
@@ -136,9 +152,8 @@ def tell(
             tl.store(top_logprob_ptr + listed, viewed_logprob(value_of(key_in(best)), m, inverse_t, total))
             block = first // BLOCK
             ids = block * BLOCK + tl.arange(0, BLOCK)
-            order = order_of(
-                key_of(view_at(given_ptr, edited_ptr, view == _RAW, ids, ids < size, IS_BFLOAT)), ids
-            )
+            x = view_at(given_ptr, edited_ptr, sums_ptr, view, ids, ids < size, IS_BFLOAT)
+            order = order_of(key_of(x), ids)
             ends = tl.where(at == block, tl.max(tl.where(order < best, order, _ABSENT), 0), ends)
             best = tl.max(ends, 0)
             listed += 1
