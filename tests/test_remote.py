@@ -21,6 +21,7 @@ from tirage import LLM, GuidedDecodingParams, ParamsError, Prompt, RequestOutput
 from tirage.remote import REMOTE_DIALECTS, RemoteLLM
 from tirage.remote.entries import UNKNOWN_ID, UNKNOWN_RANK
 from tirage.remote.llm import NotRemoteError
+from tirage.text import Stop
 
 SPOKEN = ("vllm", "sglang", "openai", "tirage")
 SEMANTICS = {"vllm": "vllm", "sglang": "sglang", "openai": "openai", "tirage": "gemma-topp"}
@@ -54,8 +55,7 @@ def params(dialect: str, **more: Any) -> SamplingParams:
 def known(sample: Any, *, ids: bool = True) -> Any:
     """A sample without what no server tells: whether its constraint is complete, sums without logprobs."""
     entries = None if sample.logprobs is None else [entry_of(each, ids=ids) for each in sample.logprobs]
-    stop = sample.stop and replace(sample.stop, matched_text=None)
-    return (sample.text, sample.token_ids if ids else (), sample.finish_reason, stop, entries)
+    return (sample.text, sample.token_ids if ids else (), sample.finish_reason, sample.stop, entries)
 
 
 def entry_of(entry: Any, *, ids: bool) -> Any:
@@ -131,10 +131,9 @@ def test_a_chat_and_its_stream_tell_the_token_that_ended_the_text(llm: Any, dial
     told = here().chat(TALK, given).stop
     assert told is not None
     assert told.kind == "eos"
-    expected = replace(told, matched_text=None)
-    assert llm.chat(TALK, given).stop == expected
+    assert llm.chat(TALK, given).stop == told
     *_, last = llm.chat_stream(TALK, given)
-    assert (last.stop, last.completion.stop) == (expected, expected)
+    assert (last.stop, last.completion.stop) == (told, told)
 
 
 def test_a_chat_goes_on_with_its_last_message_where_the_server_has_the_field(llm: Any, dialect: str) -> None:
@@ -240,8 +239,11 @@ def test_our_server_reads_everything_in_its_own_dialect() -> None:
         assert llm.chat(TALK, chat).text == here().chat(TALK, chat).text
 
 
+# Tokens at which the constraint would end early are unlikely.
+OPEN = {"max_tokens": 5, "logit_bias": {265: -60.0, 2: -60.0, 1: -60.0}, "logprobs": 1}
 STOPPED = {
     "by a complete constraint": {"guided_decoding": GuidedDecodingParams(regex="[ab]{3}")},
+    "by closing": {"guided_decoding": GuidedDecodingParams(regex="([ab]*cde)?"), "close_grammar": True, **OPEN},
     "by a string": {"stop": ["e"]},
     "by a pattern": {"stop_pattern": "[aeiou]"},
     "by a token": {"stop_token_ids": range(2, 1000)},
@@ -257,6 +259,25 @@ def test_our_server_tells_in_its_own_dialect_what_ended_a_text(name: str) -> Non
         assert [each.stop for each in llm.generate("Once", given)[0].samples] == [each.stop for each in expected]
         *_, last = llm.stream("Once", given)
         assert last.stop == expected[0].stop
+        told = here().chat(TALK, given).stop
+        assert llm.chat(TALK, given).stop == told
+        *_, last = llm.chat_stream(TALK, given)
+        assert last.stop == told
+
+
+def test_a_constraint_that_was_closed_in_time_is_told_as_such() -> None:
+    given = SamplingParams(**{"seed": 3, **STOPPED["by closing"]})
+    assert here().generate("Once", given)[0].stop == Stop(kind="grammar", matched="close_grammar")
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_our_server_tells_in_other_dialects_that_a_constraint_is_complete(name: str) -> None:
+    given = params(name, guided_decoding=GuidedDecodingParams(regex="[ab]{3}"), temperature=1.0, top_p=1.0)
+    with LLM(shared().url, dialect=name) as llm:
+        assert llm.generate("Once", given)[0].stop == Stop(kind="grammar")
+        assert llm.chat(TALK, given).stop == Stop(kind="grammar")
+        *_, last = llm.chat_stream(TALK, given)
+        assert last.stop == Stop(kind="grammar")
 
 
 @pytest.mark.slow
