@@ -64,7 +64,7 @@ def entry_of(entry: Any, *, ids: bool) -> Any:
     return (entry.token_id if ids else None, entry.text, entry.bytes, pytest.approx(entry.logprob), top)
 
 
-@pytest.mark.parametrize("prompt", ["Once upon a time", [1, 40, 300, 22]])
+@pytest.mark.parametrize("prompt", ["Once upon a time", [1, 40, 300, 22], ""])
 def test_text_ids_stop_and_counts_are_those_of_the_model(llm: Any, dialect: str, prompt: Any) -> None:
     given = params(dialect, n=2, stop=["."], max_tokens=30)
     found, expected = llm.generate(prompt, given)[0], here().generate(prompt, given)[0]

@@ -244,7 +244,7 @@ def test_inside_vllm_what_needs_a_tokenizer_or_what_vllm_lacks_is_refused(given:
 # --- prompts and messages --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prompt", ["", [], [-1], [True], [1.5], 5, None, b"x"])
+@pytest.mark.parametrize("prompt", [[], [-1], [True], [1.5], 5, None, b"x"])
 def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
     with pytest.raises(ParamsError, match=r"^prompt"):
         prompt_parts(prompt)
