@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def replay(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="an answer with effective_params, as JSON; - reads it from stdin")
+        Path, typer.Argument(metavar="FILE", help="an answer with effective_params, as JSON or events; - is stdin")
     ],
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME|PATH", help="the model's folder; bundled ones are found")
