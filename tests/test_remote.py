@@ -17,7 +17,16 @@ import pytest
 from servers import shared, slow_server
 
 import tirage
-from tirage import LLM, GuidedDecodingParams, ParamsError, Prompt, RequestOutputKind, SamplingParams, TirageError
+from tirage import (
+    LLM,
+    GuidedDecodingParams,
+    ParamsError,
+    Prompt,
+    RequestOutputKind,
+    SamplingParams,
+    TirageError,
+    cli,
+)
 from tirage.remote import REMOTE_DIALECTS, RemoteLLM
 from tirage.remote.entries import UNKNOWN_ID, UNKNOWN_RANK
 from tirage.remote.llm import NotRemoteError
@@ -298,6 +307,29 @@ def test_the_command_line_asks_a_server() -> None:
     command = [sys.executable, "-m", "tirage", "generate", "Once upon a time", "--model", shared().url]
     run = subprocess.run([*command, "--dialect", "vllm", *options], capture_output=True, text=True, check=False)
     assert run.stdout.strip("\n") == here().generate("Once upon a time", SamplingParams(seed=7, max_tokens=12))[0].text
+
+
+REFUSED = {
+    ("openai", "--top-k", "5"): "whose /v1/completions has no field for other values, got 5; leave --top-k out",
+    ("openai", "--regex", "a+", "--semantics", "openai"): "leave --regex out",
+    ("openai", "--no-skip-special-tokens"): "use --skip-special-tokens",
+    ("openai", "--max-tokens", "none"): "cannot express this one, got None; leave --max-tokens out",
+    ("openai", "--stop=a", "--stop=b", "--stop=c", "--stop=d", "--stop=e"): "stop must hold at most 4 strings",
+    ("vllm", "--min-p", "0.1", "--top-k", "5"): "got 'canonical'; use --semantics vllm",
+    ("sglang", "--logprobs", "3"): "got 'raw'; use --logprobs-mode processed",
+    ("vllm", "--backend", "numpy"): "backend must be left out for the address of a server",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_the_command_line_names_the_option_to_change(options: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    dialect, *given = options
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["generate", "Once", "--model", "http://127.0.0.1:9", "--dialect", dialect, *given])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert REFUSED[options] in said
+    assert "replace(" not in said
 
 
 def test_the_signature_of_llm_names_its_options() -> None:
