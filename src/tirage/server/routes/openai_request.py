@@ -139,7 +139,8 @@ MORE = (
 """The sampling fields that vLLM, SGLang, FastDeploy and we have beside OpenAI's."""
 _LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=_COUNT_OR_ALL)])
 _TOP_LOGPROBS = Dialect.of("vLLM", "vllm", [replace(OPENAI.entries["top_logprobs"], rule=_COUNT_OR_ALL)])
-_CHAT = (_TOP_LOGPROBS, OPENAI.without("response_format", "top_logprobs"))
+# OpenAI's comes first: what a request means where it names no semantics is that of the first.
+_CHAT = (OPENAI.without("response_format", "top_logprobs"), _TOP_LOGPROBS)
 _RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
 _NEUTRAL = SamplingParams()
