@@ -40,6 +40,18 @@ def test_a_request_that_names_no_semantics_means_what_its_route_says(route: Rout
     assert (route.openai.preset, route.fastdeploy.preset) == ("openai", "fastdeploy-base")
 
 
+def test_the_operator_may_allow_more_samples_than_openai_does() -> None:
+    server = shared("tiny", "--max-n", "130", "--max-best-of", "132", "--max-samples", "300")
+    for path, about in (("/v1/completions", {"prompt": "Once"}), ("/v1/chat/completions", {"messages": USER})):
+        asked = {**about, "max_tokens": 1, "seed": 1}
+        for given, count in (({"n": 130}, 130), ({"n": 2, "best_of": 132}, 2)):
+            assert len(server.post(path, {**asked, **given}).json()["choices"]) == count
+        for given, flag in (({"n": 131}, "--max-n"), ({"best_of": 133}, "--max-best-of")):
+            refused = server.post(path, {**asked, **given})
+            assert refused.status_code == 400
+            assert flag in refused.json()["error"]["message"]
+
+
 def test_a_chat_takes_every_stage_of_ours() -> None:
     # vLLM's order of stages has none of these, OpenAI's is ours.
     for given in ({"dry_multiplier": 0.8}, {"xtc_probability": 0.5}, {"typical_p": 0.5}, {"no_repeat_ngram_size": 2}):
