@@ -183,7 +183,7 @@ _OWN = Dialect.of(
     "openai",
     [
         same("max_output_tokens", "max_tokens", default=None),
-        _mapping("include", _check_include, ("logprobs", "include"), "what else the response holds"),
+        _mapping("include", _check_include, ("logprobs",), "what else the response holds"),
         _mapping(
             "top_logprobs",
             Int(low=0, optional=True).check,
