@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import stdin_for
+from tirage.cli.given import check_left_out, stdin_for
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, open_model
 from tirage.cli.output import QuietOption, note
 from tirage.cli.replay_engine import (
@@ -60,6 +60,17 @@ def replay(
     draws the tokens of a request to vLLM, SGLang, transformers or llama.cpp, without a model, and prints their ids.
     """
     if engine is not None or logits is not None:
+        check_left_out(
+            "with --engine and --logits, which draw without a model",
+            model=model,
+            logits_processor=logits_processor,
+            lora=lora,
+            watermark_key=watermark_key,
+            backend=None if backend == "auto" else backend,
+            dtype=dtype,
+            device=device,
+            engine_arg=engine_arg,
+        )
         status = replay_request(
             file,
             engine=engine,
@@ -71,6 +82,13 @@ def replay(
             quiet=quiet,
         )
         raise typer.Exit(status)
+    check_left_out(
+        "for an answer of ours, which holds what it takes; it goes with --engine and --logits",
+        prompt_ids=prompt_ids,
+        output_ids=output_ids,
+        cuda_threads=cuda_threads,
+        batch_truncates=batch_truncates,
+    )
     status = replay_answer(
         file,
         model,
