@@ -104,7 +104,7 @@ def parse(spec: FieldSpec, value: Any) -> Any:
 
 @contextlib.contextmanager
 def option_remedies(options: Mapping[str, Any]) -> Iterator[None]:
-    """A block whose OnlyValueErrors name the options to change, of those that were given."""
+    """A block that raises a ParamsError, which names the options to change of those given, for an OnlyValueError."""
     try:
         yield
     except OnlyValueError as error:

@@ -59,47 +59,27 @@ def replay(
     Without --dtype the model runs in that of the answer, int8 included. With --engine and --logits [steps, V] it
     draws the tokens of a request to vLLM, SGLang, transformers or llama.cpp, without a model, and prints their ids.
     """
+    of_models: dict[str, Any] = {"backend": backend, "dtype": dtype, "device": device, "engine_arg": engine_arg}
+    of_engines: dict[str, Any] = {
+        "prompt_ids": prompt_ids,
+        "output_ids": output_ids,
+        "cuda_threads": cuda_threads,
+        "batch_truncates": batch_truncates,
+    }
     if engine is not None or logits is not None:
-        check_left_out(
-            "with --engine and --logits, which draw without a model",
-            model=model,
-            logits_processor=logits_processor,
-            lora=lora,
-            watermark_key=watermark_key,
-            backend=None if backend == "auto" else backend,
-            dtype=dtype,
-            device=device,
-            engine_arg=engine_arg,
-        )
-        status = replay_request(
-            file,
-            engine=engine,
-            logits=logits,
-            prompt_ids=prompt_ids,
-            output_ids=output_ids,
-            cuda_threads=cuda_threads,
-            batch_truncates=batch_truncates,
-            quiet=quiet,
-        )
-        raise typer.Exit(status)
-    check_left_out(
-        "for an answer of ours, which holds what it takes; it goes with --engine and --logits",
-        prompt_ids=prompt_ids,
-        output_ids=output_ids,
-        cuda_threads=cuda_threads,
-        batch_truncates=batch_truncates,
-    )
+        given = {"model": model, "logits_processor": logits_processor, "lora": lora, "watermark_key": watermark_key}
+        unused = {**given, **of_models, "backend": None if backend == "auto" else backend}
+        check_left_out("with --engine and --logits, which draw without a model", **unused)
+        raise typer.Exit(replay_request(file, engine=engine, logits=logits, quiet=quiet, **of_engines))
+    check_left_out("for an answer of ours, which holds what it takes; it goes with --engine and --logits", **of_engines)
     status = replay_answer(
         file,
         model,
         logits_processors=tuple(logits_processor or ()),
         lora=tuple(lora or ()),
         key=None if watermark_key is None else read_key(watermark_key),
-        dtype=dtype,
         quiet=quiet,
-        backend=backend,
-        device=device,
-        engine_arg=engine_arg,
+        **of_models,
     )
     raise typer.Exit(status)
 
