@@ -104,6 +104,7 @@ def test_a_text_that_was_cut_is_said_to_break_its_constraint(run: Run) -> None:
         (["--grammar", "root ::= ("], "error: grammar must be valid GBNF: "),
         (["--grammar", "start: ("], "error: grammar cannot be enforced: line 1, column "),
         (["--structural-tag", "{}"], "error: structural_tag must be an object with "),
+        (["--structural-tag", "{x"], "error: structural_tag must be valid JSON: "),
         (["--regex", "a", "--guided-backend", "outlines"], "error: backend must be one of "),
         (["--regex", "a", "--whitespace-pattern", " "], "error: whitespace_pattern must go with a JSON mode"),
         (["--close-grammar"], "error: close_grammar must go with guided_decoding, "),

@@ -333,6 +333,7 @@ def test_the_command_refuses_what_it_cannot_read(
     capsys: pytest.CaptureFixture[str], request_file: str, tmp_path: Path
 ) -> None:
     (tmp_path / "no.json").write_text("{", encoding="utf-8")
+    (tmp_path / "list.json").write_text("[1]", encoding="utf-8")
     (tmp_path / "no.npy").write_bytes(b"no array")
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     both = ["--from", "sglang", "--to", "vllm"]
@@ -343,7 +344,12 @@ def test_the_command_refuses_what_it_cannot_read(
         ([request_file, *both, "--logits", str(tmp_path / "none.npy")], "--logits must be a .npy file"),
         ([request_file, *both, "--logits", str(tmp_path / "objects.npy")], "--logits must be a .npy file"),
         ([request_file, *both, "--prompt-ids", "1"], "--prompt-ids and --output-ids must go with --logits"),
+        ([str(tmp_path / "list.json"), *both], "REQUEST must be a JSON object, got [1]"),
+        ([request_file, "--from", "sglng", "--to", "vllm"], "--from must be one of"),
         ([request_file, "--from", "sglng", "--to", "vllm"], "did you mean 'sglang'"),
+        ([request_file, "--from", "sglang", "--to", "vlm"], "--to must be one of"),
+        ([request_file, *both, "--from-semantics", "x"], "--from-semantics must name a preset"),
+        ([request_file, *both, "--to-semantics", "vllm@0.1"], "--to-semantics 'vllm' is known in version"),
         ([request_file, "--from", "vllm", "--to", "sglang"], "vLLM field must be a known name, got 'max_new_tokens'"),
     ):
         code, out, err = run(capsys, *arguments)

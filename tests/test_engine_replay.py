@@ -210,6 +210,8 @@ LOGITS = np.zeros((2, 8), np.float32)
         ({"output_ids": [1, 9]}, r"output_ids must lie in \[0, 8\), got 9"),
         ({"engine": "vllm-v1", "cuda_threads": 5}, "cuda_threads must be an integer >= 256, got 5"),
         ({"engine": "vllm-v1", "logits": np.zeros((1, 30000), np.float32)}, "cuda_threads must be given for 30000"),
+        ({"cuda_threads": 512}, "cuda_threads must be None for vllm, whose draws do not depend on them, got 512"),
+        ({"batch_truncates": True}, "batch_truncates must be False for vllm, which draws each row for itself"),
         ({"logits": np.full((2, 8), np.nan, np.float32)}, "a row with status .* at step 0"),
     ],
 )
@@ -279,6 +281,24 @@ def test_the_command_names_what_is_missing(files: list[object], capsys: pytest.C
     assert "prompt_ids must hold the prompt" in run(capsys, *files)[2]
     assert "--logits must be given with --engine" in run(capsys, *files[:4])[2]
     assert "--engine must be given with --logits" in run(capsys, *files[:2], *files[4:])[2]
+    for without_effect in (["--model", "tiny"], ["--lora", "a=b"], ["--watermark-key", "5"], ["--dtype", "int8"]):
+        code, out, err = run(capsys, *files, *without_effect)
+        assert (code, out) == (2, "")
+        assert f"{without_effect[0]} must be left out with --engine and --logits" in err
+    for without_effect in (
+        ["--prompt-ids", "1"],
+        ["--output-ids", "1"],
+        ["--cuda-threads", "512"],
+        ["--batch-truncates"],
+    ):
+        code, out, err = run(capsys, *files[:2], *without_effect)
+        assert (code, out) == (2, "")
+        assert f"{without_effect[0]} must be left out for an answer of ours" in err
+
+
+def test_the_command_names_an_engine_that_cannot_be_replayed(
+    files: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, err = run(capsys, *files[:3], "mlx", *files[4:])
     assert code == 2
     assert "'mlx' cannot be replayed: one random state is shared" in err

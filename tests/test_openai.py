@@ -16,6 +16,7 @@ from tirage.text import open_detokenizer
 
 PROMPT = "Once upon"
 HEAD = {"id", "object", "created", "model", "system_fingerprint", "choices"}
+ENDED = {"logprobs", "finish_reason", "stop_reason", "matched_stop", "stop_details"}
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
 USER = [{"role": "user", "content": "How old are you"}]
 
@@ -79,7 +80,7 @@ def test_a_completion_has_openais_keys() -> None:
     found = complete()
     assert set(found) == HEAD | {"usage"}
     assert (found["object"], found["model"], found["id"][:5]) == ("text_completion", "tiny", "cmpl-")
-    assert set(found["choices"][0]) == {"index", "text", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
+    assert set(found["choices"][0]) == {"index", "text", *ENDED}
     assert set(found["usage"]) == USAGE
     assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + 6
 
@@ -88,7 +89,7 @@ def test_a_chat_completion_has_openais_keys() -> None:
     found = chat()
     assert set(found) == HEAD | {"usage"}
     assert (found["object"], found["id"][:9]) == ("chat.completion", "chatcmpl-")
-    assert set(found["choices"][0]) == {"index", "message", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
+    assert set(found["choices"][0]) == {"index", "message", *ENDED}
     assert set(found["choices"][0]["message"]) == {"role", "content", "refusal"}
     assert set(found["usage"]) == USAGE
 
@@ -99,7 +100,7 @@ def test_a_chat_chunk_has_openais_keys() -> None:
     assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
     *growing, last = [set(chunk["choices"][0]) for chunk in chunks]
     assert all(keys == {"index", "delta", "logprobs", "finish_reason"} for keys in growing)
-    assert last == {"index", "delta", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
+    assert last == {"index", "delta", *ENDED}
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert all(set(chunk["choices"][0]["delta"]) == {"content"} for chunk in chunks[1:])
 

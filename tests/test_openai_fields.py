@@ -14,7 +14,9 @@ from servers import Server, shared, slow_server
 from test_openai import USER, chat, complete, error, post, stream, stream_chat, tiny
 from test_openai_tools import TIME, WEATHER
 
+from tirage.server.routes.messages_request import MESSAGES
 from tirage.server.routes.openai_request import CHAT, COMPLETIONS, Route
+from tirage.server.routes.responses_request import RESPONSES
 
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 """Arguments of the official client that are no fields of a request."""
@@ -31,6 +33,30 @@ OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"
 def test_every_argument_of_the_official_client_is_known(create: Callable[[], Any], route: Route) -> None:
     sent = set(inspect.signature(create()).parameters) - OF_THE_CLIENT
     assert sent <= {*route.fields, *route.openai.names}
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES, MESSAGES], ids=lambda route: route.name)
+def test_a_request_that_names_no_semantics_means_what_its_route_says(route: Route) -> None:
+    assert (route.openai.preset, route.fastdeploy.preset) == ("openai", "fastdeploy-base")
+
+
+def test_the_operator_may_allow_more_samples_than_openai_does() -> None:
+    server = shared("tiny", "--max-n", "130", "--max-best-of", "132", "--max-samples", "300")
+    for path, about in (("/v1/completions", {"prompt": "Once"}), ("/v1/chat/completions", {"messages": USER})):
+        asked = {**about, "max_tokens": 1, "seed": 1}
+        for given, count in (({"n": 130}, 130), ({"n": 2, "best_of": 132}, 2)):
+            assert len(server.post(path, {**asked, **given}).json()["choices"]) == count
+        for given, flag in (({"n": 131}, "--max-n"), ({"best_of": 133}, "--max-best-of")):
+            refused = server.post(path, {**asked, **given})
+            assert refused.status_code == 400
+            assert flag in refused.json()["error"]["message"]
+
+
+def test_a_chat_takes_every_stage_of_ours() -> None:
+    # vLLM's order of stages has none of these, OpenAI's is ours.
+    for given in ({"dry_multiplier": 0.8}, {"xtc_probability": 0.5}, {"typical_p": 0.5}, {"no_repeat_ngram_size": 2}):
+        [record] = chat(max_tokens=3, return_effective_params=True, **given)["effective_params"]
+        assert record["params"]["semantics"] == "openai"
 
 
 TAKEN: dict[str, list[Any]] = {

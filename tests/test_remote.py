@@ -17,10 +17,20 @@ import pytest
 from servers import shared, slow_server
 
 import tirage
-from tirage import LLM, GuidedDecodingParams, ParamsError, Prompt, RequestOutputKind, SamplingParams, TirageError
+from tirage import (
+    LLM,
+    GuidedDecodingParams,
+    ParamsError,
+    Prompt,
+    RequestOutputKind,
+    SamplingParams,
+    TirageError,
+    cli,
+)
 from tirage.remote import REMOTE_DIALECTS, RemoteLLM
 from tirage.remote.entries import UNKNOWN_ID, UNKNOWN_RANK
 from tirage.remote.llm import NotRemoteError
+from tirage.text import Stop
 
 SPOKEN = ("vllm", "sglang", "openai", "tirage")
 SEMANTICS = {"vllm": "vllm", "sglang": "sglang", "openai": "openai", "tirage": "gemma-topp"}
@@ -54,8 +64,7 @@ def params(dialect: str, **more: Any) -> SamplingParams:
 def known(sample: Any, *, ids: bool = True) -> Any:
     """A sample without what no server tells: whether its constraint is complete, sums without logprobs."""
     entries = None if sample.logprobs is None else [entry_of(each, ids=ids) for each in sample.logprobs]
-    stop = sample.stop and replace(sample.stop, matched_text=None)
-    return (sample.text, sample.token_ids if ids else (), sample.finish_reason, stop, entries)
+    return (sample.text, sample.token_ids if ids else (), sample.finish_reason, sample.stop, entries)
 
 
 def entry_of(entry: Any, *, ids: bool) -> Any:
@@ -64,7 +73,7 @@ def entry_of(entry: Any, *, ids: bool) -> Any:
     return (entry.token_id if ids else None, entry.text, entry.bytes, pytest.approx(entry.logprob), top)
 
 
-@pytest.mark.parametrize("prompt", ["Once upon a time", [1, 40, 300, 22]])
+@pytest.mark.parametrize("prompt", ["Once upon a time", [1, 40, 300, 22], ""])
 def test_text_ids_stop_and_counts_are_those_of_the_model(llm: Any, dialect: str, prompt: Any) -> None:
     given = params(dialect, n=2, stop=["."], max_tokens=30)
     found, expected = llm.generate(prompt, given)[0], here().generate(prompt, given)[0]
@@ -131,10 +140,9 @@ def test_a_chat_and_its_stream_tell_the_token_that_ended_the_text(llm: Any, dial
     told = here().chat(TALK, given).stop
     assert told is not None
     assert told.kind == "eos"
-    expected = replace(told, matched_text=None)
-    assert llm.chat(TALK, given).stop == expected
+    assert llm.chat(TALK, given).stop == told
     *_, last = llm.chat_stream(TALK, given)
-    assert (last.stop, last.completion.stop) == (expected, expected)
+    assert (last.stop, last.completion.stop) == (told, told)
 
 
 def test_a_chat_goes_on_with_its_last_message_where_the_server_has_the_field(llm: Any, dialect: str) -> None:
@@ -240,8 +248,11 @@ def test_our_server_reads_everything_in_its_own_dialect() -> None:
         assert llm.chat(TALK, chat).text == here().chat(TALK, chat).text
 
 
+# Tokens at which the constraint would end early are unlikely.
+OPEN = {"max_tokens": 5, "logit_bias": {265: -60.0, 2: -60.0, 1: -60.0}, "logprobs": 1}
 STOPPED = {
     "by a complete constraint": {"guided_decoding": GuidedDecodingParams(regex="[ab]{3}")},
+    "by closing": {"guided_decoding": GuidedDecodingParams(regex="([ab]*cde)?"), "close_grammar": True, **OPEN},
     "by a string": {"stop": ["e"]},
     "by a pattern": {"stop_pattern": "[aeiou]"},
     "by a token": {"stop_token_ids": range(2, 1000)},
@@ -257,6 +268,25 @@ def test_our_server_tells_in_its_own_dialect_what_ended_a_text(name: str) -> Non
         assert [each.stop for each in llm.generate("Once", given)[0].samples] == [each.stop for each in expected]
         *_, last = llm.stream("Once", given)
         assert last.stop == expected[0].stop
+        told = here().chat(TALK, given).stop
+        assert llm.chat(TALK, given).stop == told
+        *_, last = llm.chat_stream(TALK, given)
+        assert last.stop == told
+
+
+def test_a_constraint_that_was_closed_in_time_is_told_as_such() -> None:
+    given = SamplingParams(**{"seed": 3, **STOPPED["by closing"]})
+    assert here().generate("Once", given)[0].stop == Stop(kind="grammar", matched="close_grammar")
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_our_server_tells_in_other_dialects_that_a_constraint_is_complete(name: str) -> None:
+    given = params(name, guided_decoding=GuidedDecodingParams(regex="[ab]{3}"), temperature=1.0, top_p=1.0)
+    with LLM(shared().url, dialect=name) as llm:
+        assert llm.generate("Once", given)[0].stop == Stop(kind="grammar")
+        assert llm.chat(TALK, given).stop == Stop(kind="grammar")
+        *_, last = llm.chat_stream(TALK, given)
+        assert last.stop == Stop(kind="grammar")
 
 
 @pytest.mark.slow
@@ -277,6 +307,29 @@ def test_the_command_line_asks_a_server() -> None:
     command = [sys.executable, "-m", "tirage", "generate", "Once upon a time", "--model", shared().url]
     run = subprocess.run([*command, "--dialect", "vllm", *options], capture_output=True, text=True, check=False)
     assert run.stdout.strip("\n") == here().generate("Once upon a time", SamplingParams(seed=7, max_tokens=12))[0].text
+
+
+REFUSED = {
+    ("openai", "--top-k", "5"): "whose /v1/completions has no field for other values, got 5; leave --top-k out",
+    ("openai", "--regex", "a+", "--semantics", "openai"): "leave --regex out",
+    ("openai", "--no-skip-special-tokens"): "use --skip-special-tokens",
+    ("openai", "--max-tokens", "none"): "cannot express this one, got None; leave --max-tokens out",
+    ("openai", "--stop=a", "--stop=b", "--stop=c", "--stop=d", "--stop=e"): "stop must hold at most 4 strings",
+    ("vllm", "--min-p", "0.1", "--top-k", "5"): "got 'canonical'; use --semantics vllm",
+    ("sglang", "--logprobs", "3"): "got 'raw'; use --logprobs-mode processed",
+    ("vllm", "--backend", "numpy"): "backend must be left out for the address of a server",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_the_command_line_names_the_option_to_change(options: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    dialect, *given = options
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["generate", "Once", "--model", "http://127.0.0.1:9", "--dialect", dialect, *given])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert REFUSED[options] in said
+    assert "replace(" not in said
 
 
 def test_the_signature_of_llm_names_its_options() -> None:

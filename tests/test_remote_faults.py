@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import gzip
@@ -18,7 +19,7 @@ import pytest
 from scripted_server import ScriptedServer, answer, events, hang, repeat
 
 import tirage
-from tirage import ParamsError, SamplingParams, TirageError
+from tirage import ParamsError, SamplingParams, TirageError, cli
 from tirage.errors import ModelError, RemoteError, UnavailableError
 from tirage.remote.answer import RemoteAnswer
 from tirage.remote.connection import seconds_of
@@ -261,6 +262,20 @@ def test_the_name_of_the_model_is_looked_up_once_and_adapters_are_passed_over() 
         llm.generate(["Once", tirage.Prompt(text="Once", adapter="tuned")], PARAMS)
         assert sorted(body["model"] for _, _, body in server.requests) == ["base", "tuned"]
         assert server.models_asked == 1
+
+
+def test_the_command_line_names_one_of_several_models(capsys: pytest.CaptureFixture[str]) -> None:
+    models = answer({"data": [{"id": "a"}, {"id": "b"}]})
+    command = ["generate", "Once", "--dialect", "openai", "--semantics", "openai", "--model"]
+    with ScriptedServer(events(one_event(finish_reason="stop")), models=models) as server:
+        none = "model_name must be one of those that the server has, a, b"
+        for given, says in ([], none), (["--model-name=b"], " time"):
+            with contextlib.suppress(SystemExit):
+                cli.main([*command, server.url, *given])
+            assert says in "".join(capsys.readouterr())
+        assert [body["model"] for _, _, body in server.requests] == ["b"]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*command, "tiny", "--model-name=b"])
 
 
 def test_a_named_model_needs_no_list() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hostile import Client
 from servers import Server, shared
 
-from tirage import LLM, cli
+from tirage import LLM, ParamsError, cli
 from tirage.processors import unregister_processor
 from tirage.server.replay import read_records, replay
 
@@ -55,6 +55,14 @@ def llm() -> Iterator[LLM]:
         yield made
 
 
+STREAMED = {
+    "/generate": {"text": "Once", "sampling_params": {"max_new_tokens": 5}},
+    "/v1/completions": {"prompt": "Once", "max_tokens": 5, "n": 2},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 5},
+}
+
+
 @pytest.fixture
 def server() -> Server:
     return shared("tiny")
@@ -80,6 +88,28 @@ def test_the_answer_of_any_route_is_drawn_again(server: Server, llm: LLM, name: 
         again = replay(llm, record)
         assert (again.difference, again.same_model) == (None, True)
         assert sum(len(sample["token_ids"]) for sample in record["samples"]) > 0
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_saved_event_stream_is_drawn_again(server: Server, llm: LLM, path: str, end: bytes) -> None:
+    asked = {"return_effective_params": True, "stream": True, **STREAMED[path]}
+    saved = server.post(path, asked).content.replace(b"\n", end)
+    for text in (saved, saved.rstrip(), b": a comment" + end + saved):
+        (record,) = read_records(text)
+        assert replay(llm, record).difference is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b'data: {"a": 1}\n\ndata: [DONE]\n\n', "an answer with effective_params, got a text without"),
+        (b'data: {"a": \n\n', "body must be valid JSON"),
+    ],
+)
+def test_a_stream_without_records_is_refused(text: bytes, says: str) -> None:
+    with pytest.raises(ParamsError, match=says):
+        read_records(text)
 
 
 def test_the_tokens_of_the_record_are_those_of_the_answer(server: Server) -> None:

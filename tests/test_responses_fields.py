@@ -26,6 +26,15 @@ def test_a_chat_that_says_the_same_is_read_as_the_same_parameters() -> None:
     assert read_request(RESPONSES_ROUTE, extra, Options(), tiny(), lenient=False).params == own.params
 
 
+def test_the_operator_may_allow_more_of_the_likeliest_than_openai_does() -> None:
+    server = shared("tiny", "--max-top-logprobs", "25")
+    asked = {"input": "hi", "max_output_tokens": 1, "include": ["message.output_text.logprobs"]}
+    [message] = server.post(ROUTE, {**asked, "top_logprobs": 25}).json()["output"]
+    assert len(message["content"][0]["logprobs"][0]["top_logprobs"]) == 25
+    over = server.post(ROUTE, {**asked, "top_logprobs": 26}).json()["error"]
+    assert (over["param"], "--max-top-logprobs" in over["message"]) == ("top_logprobs", True)
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "rule"),
     [

@@ -42,6 +42,22 @@ def joined(parts: list[Any]) -> Any:
     return {name: values for name, values in found.items() if values}
 
 
+CLOSED: tuple[dict[str, Any], ...] = (
+    {"guided_regex": "([ab]*cde)?", "close_grammar": True, "max_tokens": 5, "logit_bias": {"2": -60, "1": -60}},
+    {"guided_regex": '"[ab]*"', "close_grammar": True, "max_tokens": 5, "logit_bias": {"265": -60}},
+    {"guided_regex": "Ann close_grammar X", "stop": ["close_grammar"], "max_tokens": 20},
+)
+
+
+@pytest.mark.parametrize("body", CLOSED)
+def test_the_logprobs_of_a_closed_constraint_are_those_of_its_text(body: dict[str, Any]) -> None:
+    for seed in range(8):
+        [choice] = complete(prompt="Once", seed=seed, logprobs=1, **body)["choices"]
+        scored = choice["logprobs"]
+        assert "".join(scored["tokens"]).startswith(choice["text"])
+        assert all(offset < len("Once" + choice["text"]) for offset in scored["text_offset"])
+
+
 @pytest.mark.parametrize("body", HELD)
 @pytest.mark.parametrize("echo", [False, True])
 def test_the_logprobs_of_a_streamed_completion_are_those_of_the_whole(body: dict[str, Any], echo: bool) -> None:

@@ -199,6 +199,8 @@ def test_the_command_finds_the_watermark_of_a_text(capsys: pytest.CaptureFixture
     options = ("--scheme", "gumbel", "--key", "20015998343868", "--token-ids", "--json")
     status, out, _ = run(capsys, "detect", str(ids), *options)
     assert json.loads(out) == tirage.detect(done.token_ids, mark).to_dict()
+    status, _, err = run(capsys, "detect", str(text), "--scheme", "gumbel", "--key", "5")
+    assert (status, "TEXT_FILE of text must come with --model or --tokenizer, got neither" in err) == (2, True)
     status, _, err = run(capsys, "detect", str(ids), "--scheme", "gumbel", "--key", "5", "--token-ids")
     assert (status, "no watermark with this key was found" in err) == (1, True)
 
@@ -212,6 +214,8 @@ def test_the_command_finds_the_watermark_of_a_text(capsys: pytest.CaptureFixture
         (("--scheme", "kgw", "--key", "1", "--options", "[]"), "--options must be a JSON object"),
         (("--scheme", "kgw", "--key", "1", "--threshold", "2"), "--threshold must be in (0, 1), got 2"),
         (("--scheme", "kgw", "--key", "@/nowhere/key"), "which cannot be read"),
+        (("--scheme", "kgw", "--key", "1"), "--vocab-size must be given for kgw, or --model, got neither"),
+        (("--scheme", "gumbel", "--key", "1", "--fingerprint", "a"), "--fingerprint must come with --model or --tok"),
     ],
 )
 def test_the_command_names_bad_options(

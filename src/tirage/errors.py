@@ -2,6 +2,7 @@
 
 TirageError
 ├── ParamsError (ValueError)    a request that breaks a rule: name, rule, value, remedy
+│   └── OnlyValueError          a parameter that can have a single value here
 ├── GrammarError (ValueError)   a constraint that cannot be compiled or enforced
 ├── ModelError                  a model folder that cannot be loaded or run
 ├── RowError                    one row of a running batch that cannot go on
@@ -12,6 +13,7 @@ TirageError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 # Comparing takes time in proportion to a name, and a name may come from anyone.
 _LONGEST_NAME = 100
@@ -25,6 +27,14 @@ class TirageError(Exception):
 
 class ParamsError(TirageError, ValueError):
     """A parameter, array or option that breaks its rule; raised before any work is done."""
+
+
+class OnlyValueError(ParamsError):
+    """A field of SamplingParams that can have a single value here, `only`; `broken` is the message but its remedy."""
+
+    def __init__(self, broken: str, *, name: str, only: Any) -> None:
+        super().__init__(f"{broken}; use params.replace({name}={only!r})")
+        self.broken, self.name, self.only = broken, name, only
 
 
 class GrammarError(TirageError, ValueError):

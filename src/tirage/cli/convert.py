@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,9 @@ import typer
 
 from tirage.cli.given import stdin_for
 from tirage.cli.output import QuietOption, note
-from tirage.errors import ParamsError
+from tirage.errors import ParamsError, nearest
+from tirage.fields.rules import shown
+from tirage.params import FIELDS
 
 if TYPE_CHECKING:
     from tirage.dialects import Conversion, LawChange
@@ -41,6 +44,8 @@ def convert(
     """
     from tirage.dialects import convert as converted
 
+    check_dialects({"--from": source, "--to": target})
+    check_presets({"--from-semantics": from_semantics, "--to-semantics": to_semantics})
     found = converted(
         read_request(request), source, target, source_semantics=from_semantics, target_semantics=to_semantics
     )
@@ -55,16 +60,37 @@ def convert(
     raise typer.Exit(1 if strict and found.lost else 0)
 
 
-def read_request(path: Path) -> Any:
-    """The value in a file of JSON, or on stdin for -. Raises ParamsError for what cannot be read."""
+def check_dialects(given: Mapping[str, str]) -> None:
+    """Raises ParamsError for an option that names no dialect."""
+    from tirage.dialects import DIALECTS
+
+    for option, name in given.items():
+        if name not in DIALECTS:
+            raise ParamsError(f"{option} must be one of {', '.join(DIALECTS)}, got {name!r}{nearest(name, DIALECTS)}")
+
+
+def check_presets(given: Mapping[str, str | None]) -> None:
+    """Raises ParamsError for an option that names no preset; None is one that was not given."""
+    for option, name in given.items():
+        try:
+            FIELDS["semantics"].check("canonical" if name is None else name)
+        except ParamsError as error:
+            raise ParamsError(option + str(error).removeprefix("semantics")) from None
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """The object in a file of JSON, or on stdin for -. Raises ParamsError for anything else."""
     source = stdin_for("REQUEST -") if str(path) == "-" else None
     try:
         text = path.read_text(encoding="utf-8") if source is None else source.read()
-        return json.loads(text)
+        found = json.loads(text)
     except OSError as error:
         raise ParamsError(f"REQUEST must be readable, got {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ParamsError(f"REQUEST must be JSON, got {path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ParamsError(f"REQUEST must be a JSON object, got {shown(found)}")
+    return found
 
 
 def law_change(found: Conversion, logits: Path | None, prompt_ids: str, output_ids: str) -> LawChange | None:

@@ -59,10 +59,10 @@ def field_option(
     short: str | None = None,
 ) -> inspect.Parameter:
     """The option `name` of a field: a flag for a switch, else text in one or, for a list, in several options."""
-    flag, values = f"--{name.replace('_', '-')}", spec.rule.values if isinstance(spec.rule, OneOf) else ()
+    flag, values = flag_of(name), spec.rule.values if isinstance(spec.rule, OneOf) else ()
     kind: Any = str
     if isinstance(spec.rule, Bool):
-        flag, kind = f"{flag}/--no-{flag[2:]}", bool
+        flag, kind = f"{flag}/{flag_of(name, off=True)}", bool
     elif True in values:
         kind = bool
     elif isinstance(spec.rule, (Texts, Ids)):
@@ -72,6 +72,11 @@ def field_option(
     note = "; may be repeated" if kind == list[str] else note_of(default, choices)
     flags = (flag,) if short is None else (short, flag)
     return parameter(name, flags, kind, help=spec.meaning + note, metavar=shown, panel=panel)
+
+
+def flag_of(name: str, *, off: bool = False) -> str:
+    """The option of a field, or the one that turns a switch off."""
+    return f"--{'no-' if off else ''}{name.replace('_', '-')}"
 
 
 def is_text(spec: FieldSpec) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,8 +69,12 @@ def detect(
     if scheme == "synthid" and isinstance(keys, int):
         keys = [keys]
     watermark = Watermark.from_dict({**read_options(options), "scheme": scheme, "key": keys})
-    words, size = read_vocabulary(model, tokenizer, vocab_size)
     text = read_text(file, token_ids=token_ids)
+    if model is None and tokenizer is None:
+        check_known({"TEXT_FILE of text": not token_ids, "--fingerprint": fingerprint is not None})
+    if model is None and vocab_size is None:
+        check_needs_no_size(scheme)
+    words, size = read_vocabulary(model, tokenizer, vocab_size)
     found = find(text, watermark, tokenizer=words, vocab_size=size, fingerprint=fingerprint)
     print(json.dumps(found.to_dict()) if as_json else f"{found.p_value:.3g}")
     if not quiet and not as_json:
@@ -81,6 +86,18 @@ def check_threshold(threshold: float) -> None:
     """Raises ParamsError for what is no p-value between 0 and 1."""
     if not 0 < threshold < 1:
         raise ParamsError(f"--threshold must be in (0, 1), got {threshold}")
+
+
+def check_known(given: Mapping[str, bool]) -> None:
+    """Raises ParamsError where something is given that a tokenizer is needed for, and there is none."""
+    for name in (name for name, is_given in given.items() if is_given):
+        raise ParamsError(f"{name} must come with --model or --tokenizer, got neither; or give ids with --token-ids")
+
+
+def check_needs_no_size(scheme: str) -> None:
+    """Raises ParamsError for a scheme that depends on the size of the vocabulary."""
+    if scheme == "kgw":
+        raise ParamsError("--vocab-size must be given for kgw, or --model, got neither")
 
 
 def sentence(found: Detection, threshold: float) -> str:

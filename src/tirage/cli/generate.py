@@ -17,10 +17,11 @@ from tirage.cli.model import (
     DraftOption,
     DtypeOption,
     EngineArgOption,
+    ModelNameOption,
     SpeculativeConfigOption,
     open_any,
 )
-from tirage.cli.options import OF_TEXTS, parse_options, sampling_options
+from tirage.cli.options import OF_TEXTS, option_remedies, parse_options, sampling_options
 from tirage.cli.output import QuietOption, TextOutput, note, print_json, print_rich, show, summary
 from tirage.errors import ParamsError, nearest
 
@@ -36,6 +37,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="text to continue; - reads it from stdin")],
     model: AnyModelOption = "tiny",
     dialect: DialectOption = None,
+    model_name: ModelNameOption = None,
     api_key: ApiKeyOption = None,
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
@@ -64,6 +66,7 @@ def generate(
         model,
         dialect,
         api_key,
+        model_name=model_name,
         backend=backend,
         dtype=dtype,
         device=device,
@@ -71,7 +74,8 @@ def generate(
         draft=draft,
         speculative_config=speculative_config,
     )
-    deltas = llm.stream(text, params)
+    with option_remedies(options):
+        deltas = llm.stream(text, params)
     if output == "jsonl":
         completion = [delta.completion for delta in deltas][-1]
         assert completion is not None

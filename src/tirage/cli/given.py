@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from tirage.errors import ParamsError
 
@@ -15,6 +15,13 @@ def check_alone(given: Mapping[str, bool]) -> None:
     names = [name for name, is_given in given.items() if is_given]
     if len(names) > 1:
         raise ParamsError(f"{names[0]} must not go with {names[1]}; give one")
+
+
+def check_left_out(because: str, **options: Any) -> None:
+    """Raises ParamsError for the first of the options that is given, which would have no effect."""
+    for name, value in options.items():
+        if value is not None and value is not False and value not in ("", []):
+            raise ParamsError(f"--{name.replace('_', '-')} must be left out {because}")
 
 
 def check_files(files: Mapping[str, Path | None]) -> None:

@@ -31,6 +31,10 @@ ApiKeyOption = Annotated[
         "--api-key", metavar="KEY", envvar="TIRAGE_API_KEY", help="of a server: sent as a bearer token", **_PANEL
     ),
 ]
+ModelNameOption = Annotated[
+    str | None,
+    typer.Option("--model-name", metavar="NAME", help="of a server: its model, if it has several", **_PANEL),
+]
 BackendOption = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="auto, torch, numpy, jax or vllm", **_PANEL)
 ]
@@ -60,16 +64,19 @@ SpeculativeConfigOption = Annotated[
 ]
 
 
-def open_any(model: str, dialect: str | None, api_key: str | None, **options: Any) -> LLM:
+def open_any(
+    model: str, dialect: str | None, api_key: str | None, *, model_name: str | None = None, **options: Any
+) -> LLM:
     """The LLM of that name or folder, or of the server at that address, which takes none of the other options."""
     from tirage.llm import LLM, is_address
 
-    if dialect is None and not is_address(model):
+    if dialect is None and model_name is None and not is_address(model):
         return open_model(model, **options)
     defaults = {"backend": "auto", "dtype": None, "device": None, "engine_arg": None, "draft": None}
     defaults["speculative_config"] = None
     given = {name: value for name, value in options.items() if value != defaults.get(name)}
-    return LLM(model, dialect=dialect or "", api_key=api_key, **given)
+    server = {"dialect": dialect, "model_name": model_name, "api_key": api_key}
+    return LLM(model, **{name: value for name, value in server.items() if value is not None}, **given)
 
 
 def open_model(

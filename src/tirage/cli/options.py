@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tirage.cli import guided
-from tirage.cli.derived import as_option, field_option, is_none, with_options
+from tirage.cli.derived import as_option, field_option, flag_of, is_none, with_options
 from tirage.cli.help import COMMON
 from tirage.cli.watermark import parse_watermark
+from tirage.errors import OnlyValueError, ParamsError
 from tirage.fields.rules import Bias, Float, Ids, IdWords, Int, SequenceBias
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.groups import group_of, grouped
@@ -99,6 +100,26 @@ def parse(spec: FieldSpec, value: Any) -> Any:
         with contextlib.suppress(ValueError, RecursionError):
             return spec.load(json.loads(value))
     return value
+
+
+@contextlib.contextmanager
+def option_remedies(options: Mapping[str, Any]) -> Iterator[None]:
+    """A block that raises a ParamsError, which names the options to change of those given, for an OnlyValueError."""
+    try:
+        yield
+    except OnlyValueError as error:
+        raise ParamsError(f"{error.broken}; {remedy(error.name, error.only, options)}") from error
+
+
+def remedy(name: str, only: Any, options: Mapping[str, Any]) -> str:
+    """How the options of a command give a field the value `only`."""
+    names = guided.OPTIONS if name == "guided_decoding" else (name,)
+    flags = [flag_of(each) for each in names if options.get(each) not in (None, [], False)]
+    if only == FIELDS[name].default and flags:
+        return f"leave {' and '.join(flags)} out"
+    if isinstance(only, bool):
+        return f"use {flag_of(name, off=not only)}"
+    return f"use {flag_of(name)} {'none' if only is None else only}"
 
 
 def number(text: str, kind: type[int] | type[float]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import stdin_for
+from tirage.cli.given import check_left_out, stdin_for
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, open_model
 from tirage.cli.output import QuietOption, note
 from tirage.cli.replay_engine import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def replay(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="an answer with effective_params, as JSON; - reads it from stdin")
+        Path, typer.Argument(metavar="FILE", help="an answer with effective_params, as JSON or events; - is stdin")
     ],
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME|PATH", help="the model's folder; bundled ones are found")
@@ -59,29 +59,27 @@ def replay(
     Without --dtype the model runs in that of the answer, int8 included. With --engine and --logits [steps, V] it
     draws the tokens of a request to vLLM, SGLang, transformers or llama.cpp, without a model, and prints their ids.
     """
+    of_models: dict[str, Any] = {"backend": backend, "dtype": dtype, "device": device, "engine_arg": engine_arg}
+    of_engines: dict[str, Any] = {
+        "prompt_ids": prompt_ids,
+        "output_ids": output_ids,
+        "cuda_threads": cuda_threads,
+        "batch_truncates": batch_truncates,
+    }
     if engine is not None or logits is not None:
-        status = replay_request(
-            file,
-            engine=engine,
-            logits=logits,
-            prompt_ids=prompt_ids,
-            output_ids=output_ids,
-            cuda_threads=cuda_threads,
-            batch_truncates=batch_truncates,
-            quiet=quiet,
-        )
-        raise typer.Exit(status)
+        given = {"model": model, "logits_processor": logits_processor, "lora": lora, "watermark_key": watermark_key}
+        unused = {**given, **of_models, "backend": None if backend == "auto" else backend}
+        check_left_out("with --engine and --logits, which draw without a model", **unused)
+        raise typer.Exit(replay_request(file, engine=engine, logits=logits, quiet=quiet, **of_engines))
+    check_left_out("for an answer of ours, which holds what it takes; it goes with --engine and --logits", **of_engines)
     status = replay_answer(
         file,
         model,
         logits_processors=tuple(logits_processor or ()),
         lora=tuple(lora or ()),
         key=None if watermark_key is None else read_key(watermark_key),
-        dtype=dtype,
         quiet=quiet,
-        backend=backend,
-        device=device,
-        engine_arg=engine_arg,
+        **of_models,
     )
     raise typer.Exit(status)
 

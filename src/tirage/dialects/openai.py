@@ -51,7 +51,7 @@ def few_stops(most: int) -> FieldMapping:
 
     def write(params: SamplingParams) -> list[str] | None:
         if len(params.stop) > most:
-            raise Inexpressible
+            raise Inexpressible(f"stop must hold at most {most} strings, got {len(params.stop)}; leave some out")
         return list(params.stop) or None
 
     return replace(same("stop", default=None, read=lambda value: value or ()), out_of=write)

@@ -34,7 +34,7 @@ class DialectError(ParamsError):
 
 
 class Inexpressible(Exception):  # noqa: N818 - caught by Dialect.write, never seen by a caller
-    """Raised by `FieldMapping.out_of` for parameters that the field cannot express."""
+    """Raised by `FieldMapping.out_of` for parameters that the field cannot express; the message, if any, says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,9 +77,11 @@ def replay_engine(
     matrix = on_host(logits)
     recorded = _recorded(output_ids, matrix.shape)
     _check(known, engine, params)
+    if batch_truncates and not known.truncating:
+        raise ParamsError(f"batch_truncates must be False for {engine}, which draws each row for itself, got True")
     settings = ReplaySettings(
         vocab_size=matrix.shape[1],
-        cuda_threads=_threads(known, matrix.shape[1], cuda_threads),
+        cuda_threads=_threads(known, engine, matrix.shape[1], cuda_threads),
         truncated=known.truncates(params) or (batch_truncates and bool(known.truncating)),
     )
     drawing = params.replace(semantics=known.preset)
@@ -176,9 +178,11 @@ def _check(known: ReplayedEngine, engine: str, params: SamplingParams) -> None:
         raise ParamsError(f"n must be 1, got {params.n}: replay each sample alone, with the seed that {engine} gave it")
 
 
-def _threads(known: ReplayedEngine, vocab_size: int, given: int | None) -> int:
+def _threads(known: ReplayedEngine, engine: str, vocab_size: int, given: int | None) -> int:
     """The threads of the GPU that count, checked."""
     if not known.cuda:
+        if given is not None:
+            raise ParamsError(f"cuda_threads must be None for {engine}, whose draws do not depend on them, got {given}")
         return 0
     if given is None and vocab_size > _SMALL_GPU:
         raise ParamsError(

@@ -67,7 +67,11 @@ def read_tags(text: str, *, closed: bool = False) -> str:
 
     Raises GrammarError with the path for anything unknown, missing or contradictory.
     """
-    given = parse_json(text, exact=False)
+    try:
+        given = parse_json(text, exact=False)
+    except GrammarError as error:
+        # The reader calls what it reads a schema.
+        raise GrammarError("structural_tag" + str(error).removeprefix("schema"), place=error.place) from None
     if not isinstance(given, dict) or given.get("type") != "structural_tag":
         raise GrammarError('structural_tag must be an object with "type": "structural_tag"', place="#")
     if "structures" in given or "triggers" in given:

@@ -11,6 +11,7 @@ from tirage.remote.answer import AnswerPart, SampleEnding, SamplePart
 from tirage.remote.entries import UNKNOWN_ID, UNKNOWN_RANK, entry, ranked
 from tirage.remote.request import RemoteRequest
 from tirage.remote.routes import RemoteRoute
+from tirage.remote.stop_details import told_stop
 from tirage.remote.values import logprob, member, members, token_ids, typed, wrong
 from tirage.text import Stop
 
@@ -80,7 +81,8 @@ class OpenAIFormat:
             # vLLM's member is null for ends that a request does not name, of which SGLang's tells the token.
             told = choice.get("stop_reason")
             told = choice.get("matched_stop") if told is None else told
-            return SampleEnding("stop", self._stop(told, ids))
+            details = member(choice, "stop_details", dict, {})
+            return SampleEnding("stop", told_stop(details, self._stop(told, ids)))
         if reason == "length":
             return SampleEnding("length")
         if reason == "abort":

@@ -46,8 +46,9 @@ def prompt_parts(prompt: Any) -> dict[str, Any]:
     if len(given.output_ids):
         raise ParamsError("prompt output_ids must be left out for a server, which takes text and token ids")
     ids = None if given.token_ids is None else tuple(map(checked_id, given.token_ids))
-    if ids == () or given.text == "":
-        raise ParamsError("prompt must hold at least one token, got none; begin it with some text")
+    # Whether an empty text is a prompt, the server knows: where its tokenizer begins texts with a BOS token it is one.
+    if ids == ():
+        raise ParamsError("prompt must hold at least one token, got none; begin it with a BOS token or some text")
     return {"text": given.text, "token_ids": ids, "adapter": given.adapter, "salt": given.salt}
 
 

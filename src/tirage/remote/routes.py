@@ -18,7 +18,7 @@ from tirage.dialects.own import OWN
 from tirage.dialects.sglang import SGLANG
 from tirage.dialects.table import Fields, Inexpressible
 from tirage.dialects.vllm import VLLM
-from tirage.errors import ParamsError
+from tirage.errors import OnlyValueError, ParamsError
 from tirage.fields.rules import Bool, Ids, Int, shown
 from tirage.history import History
 from tirage.params import FIELDS, SamplingParams
@@ -224,10 +224,14 @@ def fields_of(route: RemoteRoute, params: SamplingParams) -> dict[str, Any]:
     if lost:
         check_range(dialect, params, lost[0])
         more = f" (nor {', '.join(lost[1:])})" if lost[1:] else ""
-        value, only = shown(getattr(params, lost[0])), shown(getattr(theirs, lost[0]))
-        raise ParamsError(
-            f"{lost[0]} must be {only} for {dialect.name}, whose {route.path} has no field for other values, "
-            f"got {value}{more}; use params.replace({lost[0]}={only})"
+        value, only = getattr(params, lost[0]), getattr(theirs, lost[0])
+        has_field = any(lost[0] in entry.ours for entry in dialect.entries.values())
+        lacks = "cannot express this one" if has_field else "has no field for other values"
+        rule = "another value" if has_field else shown(only)
+        raise OnlyValueError(
+            f"{lost[0]} must be {rule} for {dialect.name}, whose {route.path} {lacks}, got {shown(value)}{more}",
+            name=lost[0],
+            only=only,
         )
     check_meaning(params, theirs, dialect)
     return plain
@@ -241,8 +245,9 @@ def check_range(dialect: Dialect, params: SamplingParams, name: str) -> None:
                 entry.check(entry.out_of(params), "")
             except DialectError as error:
                 raise ParamsError(f"{name} must be a value that {dialect.name} takes: {error}") from None
-            except Inexpressible:
-                continue
+            except Inexpressible as error:
+                if str(error):
+                    raise ParamsError(f"{name} must be a value that {dialect.name} takes: {error}") from None
 
 
 def engine_defaults(route: RemoteRoute, **ours: Any) -> tuple[SamplingParams, dict[str, Any]]:
@@ -264,9 +269,11 @@ def check_meaning(params: SamplingParams, theirs: SamplingParams, dialect: Diale
     """Raises ParamsError unless the parameters do the same under their own semantics as under the server's."""
     if _meaning(params) != _meaning(theirs):
         own = shown(params.semantics)
-        raise ParamsError(
+        raise OnlyValueError(
             f"semantics must be {dialect.preset!r} for these parameters, as {dialect.name} reads them in its own order "
-            f"and by its own rules, got {own}; use params.replace(semantics={dialect.preset!r})"
+            f"and by its own rules, got {own}",
+            name="semantics",
+            only=dialect.preset,
         )
 
 

@@ -11,17 +11,9 @@ from tirage.remote.answer import AnswerPart, SampleEnding, SamplePart
 from tirage.remote.entries import entry, ranked
 from tirage.remote.request import RemoteRequest
 from tirage.remote.routes import BESIDE, RemoteRoute
+from tirage.remote.stop_details import told_stop
 from tirage.remote.values import logprob, member, members, token_ids, typed, wrong
-from tirage.text import Stop, StopKind
-
-_KINDS: Mapping[str, StopKind] = {
-    "eos": "eos",
-    "token": "token",
-    "string": "string",
-    "regex": "regex",
-    "grammar": "grammar",
-}
-"""The kinds of ends that a text with finish reason "stop" may have."""
+from tirage.text import Stop
 
 
 class SGLangFormat:
@@ -92,7 +84,7 @@ class SGLangFormat:
             return None
         kind = member(reason, "type", str)
         if kind == "stop":
-            return SampleEnding("stop", self._told(reason, self._stop(reason.get("matched"))))
+            return SampleEnding("stop", told_stop(reason, self._stop(reason.get("matched"))))
         if kind == "length":
             return SampleEnding("length")
         message = member(reason, "message", str, "") or None
@@ -101,14 +93,6 @@ class SGLangFormat:
         return SampleEnding(
             "error", Stop(kind="model_failed", matched_text=message or f"the server ended the text: {kind}")
         )
-
-    def _told(self, reason: Mapping[str, Any], found: Stop) -> Stop:
-        """What ended a text as our own server tells it, which SGLang does not; else `found`, what follows from both."""
-        kind, text = _KINDS.get(member(reason, "kind", str, "")), member(reason, "matched_text", str, None)
-        if kind is None:
-            return found
-        # Where a constraint is complete the last token is told as what matched, as SGLang does, but it is text.
-        return Stop(kind=kind, matched=None if kind == "grammar" else found.matched, matched_text=text)
 
     def _stop(self, matched: Any) -> Stop:
         params = self._request.params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +14,7 @@ from typing import Any
 from tirage.errors import ParamsError
 from tirage.llm import LLM, Completion, Prompt
 from tirage.params import BeamSearchParams, SamplingParams, public_dict
+from tirage.remote.events import EventParser
 from tirage.server import strict_json
 from tirage.server.engine_input import ModelInfo
 from tirage.server.request_group import RunningRequest
@@ -28,6 +30,8 @@ _LATER: Mapping[str, Any] = {"begun": ""}
 _MOST_SAMPLES = 1 << 16
 _NOTHING: Mapping[str, Any] = {"token_ids": [], "finish_reason": None}
 _ENDS = 64 << 10
+# JSON begins with none of the fields of an event, nor with a colon, which begins a comment.
+_EVENT_STREAM = re.compile(rb"\s*(?:data|event|id|retry)?:")
 _FILES = ("*.json", "*.safetensors", "*.npz", "*.model")
 
 
@@ -123,16 +127,28 @@ def own_version() -> str:
 
 
 def read_records(text: bytes) -> list[dict[str, Any]]:
-    """The records in a JSON text: one, a list of them, or answers that contain them as `effective_params`.
+    """The records in a text: in JSON one, a list of them, or answers that contain them as `effective_params`.
 
-    Raises ParamsError for a text without any, and for a record of another version or shape.
+    The text may also be that of an event stream, as it was received. Raises ParamsError for a text without any, and for
+    a record of another version or shape.
     """
-    found = list(records_in(strict_json.parse(text)))
+    found = [record for value in values_of(text) for record in records_in(value)]
     if not found:
         raise ParamsError("replay must be given an answer with effective_params, got a text without")
     for record in found:
         check_record(record)
     return found
+
+
+def values_of(text: bytes) -> Iterator[Any]:
+    """The JSON value of a text, or of each event of a `text/event-stream`. Raises ParamsError for any other text."""
+    if not _EVENT_STREAM.match(text):
+        yield strict_json.parse(text)
+        return
+    # A saved stream may lack the empty line that ends its last event.
+    for data in EventParser(most=len(text) + 4).feed(text + b"\n\n"):
+        if data != b"[DONE]":
+            yield strict_json.parse(data)
 
 
 def records_in(value: Any) -> Iterator[dict[str, Any]]:

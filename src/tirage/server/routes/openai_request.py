@@ -139,7 +139,12 @@ MORE = (
 """The sampling fields that vLLM, SGLang, FastDeploy and we have beside OpenAI's."""
 _LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=_COUNT_OR_ALL)])
 _TOP_LOGPROBS = Dialect.of("vLLM", "vllm", [replace(OPENAI.entries["top_logprobs"], rule=_COUNT_OR_ALL)])
-_CHAT = (_TOP_LOGPROBS, OPENAI.without("response_format", "top_logprobs"))
+_SAMPLES = Dialect.of(
+    "OpenAI", "openai", [same("n", rule=Int(low=1)), same("best_of", default=None, rule=Int(low=1, optional=True))]
+)
+"""How many samples, as far as the operator allows, who may allow more than OpenAI does."""
+# OpenAI's comes first: what a request means where it names no semantics is that of the first.
+_CHAT = (OPENAI.without("response_format", "top_logprobs", "n"), _SAMPLES, _TOP_LOGPROBS)
 _RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
 _NEUTRAL = SamplingParams()
@@ -173,11 +178,12 @@ CHAT = Route(
     fastdeploy=join("chat completions", EXTRAS, _RESPONSE_FORMAT, *_CHAT, *MORE),
     adopts_defaults=True,
 )
-_COMPLETIONS = (_LOGPROBS, OPENAI_COMPLETIONS, _RESPONSE_FORMAT)
+_OPENAI_COMPLETIONS = OPENAI_COMPLETIONS.without("logprobs", "n", "best_of")
+_COMPLETIONS = (_LOGPROBS, _SAMPLES, _OPENAI_COMPLETIONS, _RESPONSE_FORMAT)
 COMPLETIONS = Route(
     name="completions",
     fields=COMPLETION_FIELDS,
-    openai=join("completions", OPENAI_COMPLETIONS.without("logprobs"), *_COMPLETIONS, *MORE),
+    openai=join("completions", _OPENAI_COMPLETIONS, *_COMPLETIONS, *MORE),
     fastdeploy=join("completions", EXTRAS, *_COMPLETIONS, *MORE),
     adopts_defaults=False,
 )

@@ -10,7 +10,7 @@ from typing import Any
 from tirage.engine import Completion, EngineRequest, LogprobEntry, MadeWhenRead
 from tirage.params import SamplingParams
 from tirage.server import errors
-from tirage.server.routes.sglang_shapes import matched
+from tirage.server.routes.sglang_shapes import details, is_closed, matched
 from tirage.text import Stop, Tokenizer
 
 _STOPS = frozenset({"eos", "token", "string", "regex", "grammar"})
@@ -69,15 +69,17 @@ def usage(
 
 
 def stops_of(stop: Stop | None, token_ids: Sequence[int]) -> dict[str, Any]:
-    """What ended a choice, besides OpenAI's members: vLLM's `stop_reason`, SGLang's `matched_stop`.
+    """What ended a choice, besides OpenAI's members: vLLM's `stop_reason`, SGLang's `matched_stop`, our `stop_details`.
 
-    Both are the stop string or pattern, or the id of a stop token, and None at a limit. For an end that the request did
-    not name, an EOS token or the end of a complete constraint, only `matched_stop` holds the last token.
+    The first two are the stop string or pattern, or the id of a stop token, and None at a limit. For an end that the
+    request did not name, an EOS token or the end of a complete constraint, only `matched_stop` holds the last token,
+    and `stop_details` alone tells the one from the other.
     """
+    told = details(stop) or None
     if stop is None or stop.kind not in _STOPS:
-        return {"stop_reason": None, "matched_stop": None}
+        return {"stop_reason": None, "matched_stop": None, "stop_details": told}
     named = stop.matched if stop.kind in {"token", "string", "regex"} else None
-    return {"stop_reason": named, "matched_stop": matched(stop, token_ids, ())}
+    return {"stop_reason": named, "matched_stop": matched(stop, token_ids, ()), "stop_details": told}
 
 
 def raise_failed(completions: Sequence[Completion]) -> None:
@@ -94,9 +96,10 @@ def shown_entries(
     """The last entries of a text of this length, without those of a stop that the text leaves out."""
     if stop is None or included:
         return entries
-    if stop.kind in {"eos", "token"} or stop.matched == "close_grammar":
+    if stop.kind in {"eos", "token"}:
         return entries[:-1]
-    if stop.kind in {"string", "regex"}:
+    # A constraint that was closed in time ends with an EOS token or with the last token of its text.
+    if stop.kind in {"string", "regex"} or is_closed(stop):
         return [entry for entry in entries if entry.offset is None or entry.offset < length]
     return entries
 

@@ -183,10 +183,10 @@ _OWN = Dialect.of(
     "openai",
     [
         same("max_output_tokens", "max_tokens", default=None),
-        _mapping("include", _check_include, ("logprobs", "include"), "what else the response holds"),
+        _mapping("include", _check_include, ("logprobs",), "what else the response holds"),
         _mapping(
             "top_logprobs",
-            Int(low=0, high=20, optional=True).check,
+            Int(low=0, optional=True).check,
             ("logprobs", "top"),
             "how many of the likeliest tokens to report",
         ),

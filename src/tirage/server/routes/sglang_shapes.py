@@ -66,8 +66,15 @@ def ends_with(pattern: str, text: str) -> bool:
 
 
 def details(stop: Stop | None) -> dict[str, Any]:
-    """What our finish objects hold beyond SGLang's."""
-    return {} if stop is None else {"kind": stop.kind, "matched_text": stop.matched_text}
+    """What ended a text, beyond what SGLang tells; `closed` where `close_grammar` forced tokens in time."""
+    if stop is None:
+        return {}
+    return {"kind": stop.kind, "matched_text": stop.matched_text, **({"closed": True} if is_closed(stop) else {})}
+
+
+def is_closed(stop: Stop) -> bool:
+    """Whether tokens were forced to complete a constraint in time."""
+    return stop.kind == "grammar" and stop.matched == "close_grammar"
 
 
 def logprob(value: float) -> float | None:
