@@ -26,7 +26,6 @@ from random_rows import (
 )
 
 from tirage.backends.numpy import distribution, kernels
-from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.numpy.kernels import kept_ids, passes, steps
 from tirage.backends.numpy.kernels import rows as rows_module
 from tirage.errors import ParamsError
@@ -77,13 +76,11 @@ def test_every_filter_of_the_kernels_is_among_the_random_ones() -> None:
 
 
 @pytest.mark.parametrize("after", [(TOP_K, 1, 0), (MIN_P, 1 << 31), (TEMPERATURE, 1 << 23, 1 << 23)])
-def test_a_filter_behind_a_top_p_that_cuts_a_weight_is_refused(after: tuple[int, ...]) -> None:
+def test_a_filter_behind_a_top_p_that_cuts_a_weight_is_refused_by_the_plain_path(after: tuple[int, ...]) -> None:
     r = np.random.default_rng(1)
     rows = rows_of([[(TOP_P, int(0.8 * 2**32), 2, 0, 0), after]], r)
     with pytest.raises(ParamsError, match="a truncated TOP_P must be the last filter of a program, got "):
         expected_drawn(np.array([[2, 1, 0, -1]], np.float32), rows)
-    with pytest.raises(ParamsError, match="a truncated TOP_P must be the last filter of a program, got "):
-        draw_rows(np.array([[2, 1, 0, -1]], np.float32), rows)
     ended = rows_of([[(TOP_P, int(0.8 * 2**32), 2, 0, 0), (GREEDY,)]], r)
     assert expected_drawn(np.array([[2, 1, 0, -1]], np.float32), ended).token_ids.tolist() == [0]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from platforms import needs_triton
-from random_rows import assert_same, expected_drawn, random_case, rows_of
+from random_rows import assert_same, expected_drawn, random_case
 
 from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicators import ThreadGroup
@@ -20,7 +20,6 @@ from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch import dispatch, eager, edits, filters
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.backends.torch.plan import smooths_last
-from tirage.errors import ParamsError
 from tirage.operators import END, FIRST_FILTER, OPERATIONS, Operation
 from tirage.operators.operator import keep_by_weight
 from tirage.operators.scale import SCALE
@@ -74,14 +73,6 @@ def test_an_operation_that_is_in_no_table_sends_its_rows_to_the_host(
     assert eager.supports(rows).tolist() == (~(rows.programs[:, :, 0] == op).any(axis=1)).tolist()
     with np.errstate(all="ignore"):
         assert_same(expected_drawn(logits, rows), DRAWN_BY[path](logits, rows))
-
-
-@pytest.mark.parametrize("path", DRAWN_BY)
-def test_a_filter_behind_a_top_p_that_cuts_a_weight_is_refused(path: str) -> None:
-    r = np.random.default_rng(1)
-    rows = rows_of([[(TOP_P, int(0.8 * 2**32), 2, 0, 0), (TOP_K, 1, 0)]], r)
-    with pytest.raises(ParamsError, match="a truncated TOP_P must be the last filter of a program, got TOP_K behind"):
-        DRAWN_BY[path](np.zeros((1, V), np.float32), rows)
 
 
 def test_a_row_that_the_tables_do_not_cover_would_fail_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,18 +9,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.errors import ParamsError
-from tirage.operators import END, LAST, OPERATIONS, Operation
-from tirage.operators.min_keep import FLOORED
-from tirage.operators.temperature import GREEDY
-from tirage.operators.top_p import RULES, TOP_P
+from tirage.operators import END, Operation
 from tirage.sampling_metadata import SamplingMetadata
 
 Ids = NDArray[np.int64]
-_TOP_P = (TOP_P, FLOORED[TOP_P])
-_TRUNCATED = RULES.index("truncated")
-_ENDS = (GREEDY, *(op for operator in LAST for op in operator.operations))
-"""Operations that may stand behind every filter."""
 
 
 def taken(rows: SamplingMetadata, which: Ids) -> SamplingMetadata:
@@ -92,29 +84,8 @@ def has(rows: SamplingMetadata, op: Operation) -> NDArray[np.bool_]:
 
 
 def runs_only(rows: SamplingMetadata, ops: frozenset[Operation] | tuple[Operation, ...]) -> NDArray[np.bool_]:
-    """bool [B]: rows whose program holds nothing but `ops`: how a backend tells what it can draw.
-
-    Raises ParamsError for what no backend draws.
-    """
-    check_cuts(rows.programs)
+    """bool [B]: rows whose program holds nothing but `ops`: how a backend tells what it can draw."""
     return np.asarray(_known(ops).take(rows.programs[:, :, 0], mode="clip").all(axis=1))
-
-
-def check_cuts(programs: NDArray[np.int64]) -> None:
-    """Raises ParamsError for a filter behind one that cuts a weight, in `programs` [B, S, 6].
-
-    No Semantics has one (S-O2), but a program that was not made of one may, and no rule says what it would draw.
-    """
-    cuts = programs[:, :-1, 2] == _TRUNCATED
-    if not cuts.any():
-        # Asked for before each draw: hardly any program goes further.
-        return
-    ops = programs[:, :, 0]
-    cuts &= np.isin(ops[:, :-1], _TOP_P)
-    behind = ops[:, 1:][cuts & ~_known(_ENDS).take(ops[:, 1:], mode="clip")]
-    if behind.size:
-        name = OPERATIONS[int(behind[0])].name
-        raise ParamsError(f"a truncated TOP_P must be the last filter of a program, got {name} behind it")
 
 
 @cache

@@ -7,15 +7,20 @@ is what they are tested against. Slow (it sorts), never wrong. What each step do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.groups import check_cuts
-from tirage.operators import FIRST_FILTER, OPERATIONS, Step
+from tirage.errors import ParamsError
+from tirage.operators import FIRST_FILTER, LAST, OPERATIONS, Step
 from tirage.operators.masks import BAN
 from tirage.operators.row import OK, RowState
+from tirage.operators.temperature import GREEDY
+from tirage.operators.top_p import RULES, TOP_P
 
+_ENDS = {GREEDY, *(op for operator in LAST for op in operator.operations)}
+"""Operations that may stand behind every filter."""
 Observer = Callable[[Step, RowState], None]
 
 
@@ -48,6 +53,13 @@ def start(x: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> tuple[ND
 
 
 def steps_of(program: NDArray[np.int64]) -> Sequence[Step]:
-    """The steps packed in one row [S, 6] of `SamplingMetadata.programs`; ParamsError for what `check_cuts` refuses."""
-    check_cuts(program[None])
-    return [Step(OPERATIONS[op], *operands) for op, *operands in program.tolist() if op]
+    """The steps packed in one row [S, 6] of `SamplingMetadata.programs`; ParamsError for a filter behind a cut weight.
+
+    No Semantics has one (S-O2), but a program that was not made of one may.
+    """
+    rows = (step for step in program.tolist() if step[0])
+    steps = [Step(OPERATIONS[op], *operands) for op, *operands in rows]
+    for before, step in pairwise(steps):
+        if before.op.base is TOP_P and RULES[before.b] == "truncated" and step.op not in _ENDS:
+            raise ParamsError(f"a truncated TOP_P must be the last filter of a program, got {step.op.name} behind it")
+    return steps
