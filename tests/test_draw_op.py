@@ -161,11 +161,12 @@ def test_rows_with_protected_tokens_of_xtc_are_drawn_as_sets() -> None:
         assert form.meta[IS_GREEDY] == kind
 
 
-@pytest.mark.parametrize(("mode", "lies_there"), [("raw", True), ("processed", False)])
-def test_processed_logprobs_of_a_dynamic_temperature_are_told_by_the_host(mode: str, lies_there: bool) -> None:
-    params = tirage.SamplingParams(dynatemp_range=0.5, logprobs=2, logprobs_mode=mode)
+@pytest.mark.parametrize("given", [{}, {"xtc_probability": 0.5, "xtc_threshold": 0.1}, {"typical_p": 0.5}])
+@pytest.mark.parametrize("mode", ["raw", "processed", "sampled"])
+def test_the_host_tells_logprobs_that_follow_from_no_prefix(mode: str, given: dict[str, float]) -> None:
+    params = tirage.SamplingParams(dynatemp_range=0.5, logprobs=2, logprobs_mode=mode, **given)
     form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
-    assert (form is not None) == lies_there
+    assert (form is not None) == (mode == "raw" or not given)
 
 
 @needs_triton

@@ -266,7 +266,6 @@ def draw_row(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
                 blocks, BLOCK, PADDED, TILE,
             )
-    store_last(sums_ptr, cut_key, cut_id)
     return draw(
         x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id,
         m, c, trimmed, size, blocks, steps, BLOCK, PADDED, TILE,
@@ -486,6 +485,7 @@ def draw(
     trimmed, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
+    store_last(sums_ptr, cut_key, cut_id)
     left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
     whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
     kind = tl.where((cut_key > NEG_INF) & (is_plain == 0), ABOVE_LAST, whole)
