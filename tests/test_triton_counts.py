@@ -110,7 +110,8 @@ def test_rows_that_are_drawn_as_sets_are_read_tens_of_times_by_two_launches() ->
     for name, counts in counted("counted sets", 1, 20):
         _, params = name.split(", ", 1)
         # Tail-free puts all tokens in order, by two bits of their keys at a time.
-        assert counts["reads"] <= {"tail-free": 68, "typical by rank": 13}.get(params, 24), name
+        # Typical counts exponents, lists what may be at its level, and searches that list.
+        assert counts["reads"] <= {"tail-free": 68, "typical": 13.2, "typical by rank": 12.2}.get(params, 24), name
         assert counts["launches"] == 2, name
         assert counts["scratch"] <= {"tail-free": 3.02, "XTC first": 2.02}.get(params, 1.02), name
 

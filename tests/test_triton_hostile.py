@@ -135,11 +135,14 @@ FURTHER_MISTAKES = {
     "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
-SET_JOBS = (2, 3, 6, 10, 11, 28, 36, 39, 43, 49, 51, 54)
-"""Rows that are drawn as sets: of each operation that no other rows have."""
+SET_JOBS = (2, 3, 6, 10, 11, 28, 36, 39, 43, 49, 51, 54, 6010, 6011)
+"""Rows that are drawn as sets: of each operation that no other rows have. 6010 and 6011 begin with a typical."""
 SET_MISTAKES = {
     "tail-free keeps a rank more": ("passed + 1, number)", "passed + 2, number)"),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
+    "tokens nearer than the listed ones weigh nothing": ("goal - before)\n            put", "goal)\n            put"),
+    "levels end where they do at the earliest": ("least >= goal, far, end)", "most >= goal, far, end)"),
+    "ties are counted to one less": ("(goal + each - 1) // each", "tl.maximum(goal // each, 1)"),
     "typical judges by less than the mean": ("mean = mean_of(state_ptr + SUMS_AT)", "mean = mean + 1000"),
     "all ties of the last level stay by rank": ("stages == 1, level, level - 1)", "stages >= 1, level, level)"),
     "Mirostat 1 begins at the second token": ("tl.maximum(tl.abs(slope - _OCTAVE), 1)", "tl.maximum(slope, 1)"),

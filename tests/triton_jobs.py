@@ -30,6 +30,7 @@ from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATUR
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
+from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK, most_typical
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import SamplingMetadata
@@ -54,6 +55,8 @@ ON_EDGE = 4000
 """Jobs from that number on have a threshold by sums over the row that stands at a token: see `summed_job`."""
 APART = 5000
 """Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
+LEVELED = 6000
+"""Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -105,6 +108,8 @@ def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
 
 def set_job(number: int, rows: int) -> Job:
     """One random order of all filters, with other operands, edits and a mask in each row."""
+    if number >= LEVELED:
+        return leveled_job(number, rows)
     r = np.random.default_rng(number)
     size, program = SIZES[number % len(SIZES)], random_filters(r, plan.SETS, most=MOST_FILTERS)
     # It gives new weights and takes no token away: nothing may follow.
@@ -213,6 +218,39 @@ def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:
         x = as_logits(row[None])[0].numpy()
         programs.append([*begun, (int(op), *_operands_at(x, begun, op, r)), *varied([*rest], r, options=True)])
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def leveled_job(number: int, rows: int) -> Job:
+    """A typical of the whole row whose mass is mostly that of the nearest tokens up to one of them, or a little more.
+
+    Some rows have a few logits far below all others, and most have other filters behind.
+    """
+    r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
+    op, rest = (TYPICAL, TYPICAL_BY_RANK)[number % 2], random_filters(r, set(plan.SETS) - {ADAPTIVE_P}, most=2)
+    logits, programs = shaped_logits(r, rows, size, number), []
+    for row in logits:
+        if r.random() < 0.3:
+            row[r.choice(size, min(size, int(r.integers(1, 4))), replace=False)] = float(r.choice(FAR_BELOW))
+        begun = [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
+        share, exceed = FILTERS[op](r)
+        if r.random() < 0.7:
+            share = _share_at_level(as_logits(row[None])[0].numpy(), begun, r) or share
+        programs.append([*begun, (int(op), share, exceed), *varied(rest, r, options=True)])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def _share_at_level(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> int:
+    """What share of the mass, in 2^-32, the most typical tokens up to a random one have, or the next one up or down; 0
+    where no token can be drawn."""
+    given = distribution.request_of(x[None], rows_of([begun], r), 0)
+    with np.errstate(all="ignore"):
+        row = given.run(coin=False)
+    if row.status:
+        return 0
+    first = most_typical(row, Step(TYPICAL, 1, 0))
+    reached = np.cumsum(row.w()[first])
+    share = (int(reached[r.integers(reached.size)]) << 32) // int(reached[-1]) + int(r.integers(-1, 2))
+    return min(max(share, 1), (1 << 32) - 1)
 
 
 def _operands_at(x: np.ndarray, begun: list[tuple[int, ...]], op: Operation, r: np.random.Generator) -> tuple[int, ...]:

@@ -57,6 +57,9 @@ ALL = tl.constexpr((1 << 31) - 1)
 NEVER = tl.constexpr(1 << 62)
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _P_LESS, _SIGMA = tl.constexpr(int(P_LESS)), tl.constexpr(int(TOP_N_SIGMA))
+_PART_BITS, _LAST_PART = tl.constexpr(6), tl.constexpr(126)
+"""Parts of a range of levels that are counted: 2^6 to 127, each below the mean exponent and above it."""
+_TURNS = tl.constexpr(2)
 _HALF, _LOW, _WORD = tl.constexpr(HALF), tl.constexpr((1 << HALF) - 1), tl.constexpr(0xFFFFFFFF)
 
 
@@ -271,6 +274,93 @@ def place_of(state_ptr, kind, ids, q, key):
 
 # fmt: off
 @triton.jit
+def level_counts(x_ptr, list_ptr, state_ptr, low, end, shift, size, TILE: tl.constexpr):
+    """How many tokens have distances from the mean exponent in each part of ]low, end]: those below it and above it by
+    turns, int32 [LANES]. The last part has what is left."""
+    PART: tl.constexpr = TILE // 4
+    m, c, _, _ = scales_of(state_ptr)
+    mean = word(state_ptr, MEAN).to(tl.int32)
+    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    found = tl.arange(0, LANES) * 0
+    for start in range(0, length, TILE):
+        for part in range(0, TILE, PART):
+            _ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            q = exponent_of(x, m, c)
+            distance = tl.abs(q - mean)
+            inside = (key > NEG_INF) & (distance > low) & (distance <= end)
+            lane = 2 * tl.minimum((distance - low - 1) >> shift, _LAST_PART) + (q > mean).to(tl.int32)
+            found += tl.histogram(tl.where(inside, lane, NOT_COUNTED), LANES)
+    return tl.where(tl.arange(0, LANES) < NOT_COUNTED, found, 0)
+
+
+@triton.jit
+def level_bounds(counts, mean, goal, low, end, shift):
+    """(low, end) int32, closer to each other: the tokens up to `low` do not reach the goal, and those up to `end` do.
+
+    What a token weighs is known but for the width of its part.
+    """
+    lanes = tl.arange(0, LANES)
+    part, is_above = lanes >> 1, (lanes & 1) > 0
+    near = low + 1 + (tl.minimum(part, _LAST_PART) << shift)
+    far = tl.where(part < _LAST_PART, tl.minimum(near + (1 << shift) - 1, end), end)
+    lightest = weight_of(tl.where(is_above, mean + far, tl.maximum(mean - near, 0)))
+    heaviest = weight_of(tl.where(is_above, mean + near, tl.maximum(mean - far, 0)))
+    least, most = tl.cumsum(counts * lightest, 0), tl.cumsum(counts * heaviest, 0)
+    # Behind an even lane, the tokens above the mean of the same part are still to come.
+    low = tl.max(tl.where(is_above & (most < goal), far, low), 0)
+    return low, tl.min(tl.where(least >= goal, far, end), 0)
+
+
+@triton.jit
+def list_levels(x_ptr, list_ptr, state_ptr, low, end, size, TILE: tl.constexpr):
+    """(number, mass of those before them) of the tokens whose distances are in ]low, end], which it lists."""
+    PART: tl.constexpr = TILE // 4
+    m, c, trimmed, left = scales_of(state_ptr)
+    mean = word(state_ptr, MEAN).to(tl.int32)
+    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    mass, number = (tl.arange(0, PART) * 0).to(tl.int64), tl.full((), 0, tl.int32)
+    for start in range(0, length, TILE):
+        for part in range(0, TILE, PART):
+            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            q, w = weights_at(ids, x, key, m, c, trimmed, left)
+            distance = tl.abs(q - mean)
+            mass += tl.where(distance <= low, w, 0)
+            one = ((key > NEG_INF) & (distance > low) & (distance <= end)).to(tl.int32)
+            # The list is written where it was read: all have read this part before any writes.
+            tl.debug_barrier()
+            tl.store(list_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 0)
+            number += tl.sum(one, 0)
+    return number, tl.sum(mass, 0)
+
+
+@triton.jit
+def narrow(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Puts a list of fewer tokens in the place of a set that is not listed, for a search by level: the token at which
+    the `GOAL` is reached and all of its level are in it, and the goal is then without those before them.
+
+    The weights follow from how many tokens have which exponents, in two readings of the set instead of one for each
+    two bits of the level. A second turn reads the list of the first.
+    """
+    m, c, _, _ = scales_of(state_ptr)
+    mean = word(state_ptr, MEAN).to(tl.int32)
+    first = exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c)
+    last = exponent_of(value_of(word(state_ptr, LOW_KEY).to(tl.int32)), m, c)
+    low, end = tl.full((), -1, tl.int32), tl.maximum(tl.abs(first - mean), tl.abs(last - mean))
+    for _turn in range(_TURNS):
+        if low + 1 < end:  # pyright: ignore[reportOperatorIssue]
+            shift = tl.maximum((log2_fixed((end - low).to(tl.uint64)) >> 23) - _PART_BITS, 0).to(tl.int32)
+            counts = level_counts(x_ptr, list_ptr, state_ptr, low, end, shift, size, TILE)
+            goal = word(state_ptr, GOAL)
+            low, end = level_bounds(counts, mean, goal, low, end, shift)
+            number, before = list_levels(x_ptr, list_ptr, state_ptr, low, end, size, TILE)
+            tl.debug_barrier()
+            put(state_ptr, GOAL, goal - before)
+            put(state_ptr, IS_LISTED, number * 0 + 1)
+            put(state_ptr, NUMBER, number)
+            tl.debug_barrier()
+
+
+@triton.jit
 def ends_of(x_ptr, list_ptr, state_ptr, kind, size, TILE: tl.constexpr):
     """(number, least, greatest place) of the tokens that a search looks at and that have at least `LEAST_WEIGHT`."""
     PART: tl.constexpr = TILE // 8
@@ -369,12 +459,15 @@ def cut_at(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     put(state_ptr, CUT_KEY, tl.full((), POS_INF, tl.int64))
     put(state_ptr, CUT_ID, tl.full((), NO_ID, tl.int64))
     tl.debug_barrier()
+    set_number, is_listed = word(state_ptr, NUMBER), word(state_ptr, IS_LISTED)
+    if (word(state_ptr, IS_LEVELED) != 0) & (word(state_ptr, IS_WEIGHED) != 0) & (is_listed == 0):
+        narrow(x_ptr, list_ptr, state_ptr, size, TILE)
     for stage in range(word(state_ptr, STAGES).to(tl.int32)):
         if (stage > 0) | (word(state_ptr, IS_LEVELED) != 0):
+            goal, each = word(state_ptr, GOAL), count_ties(state_ptr, stage)
             place, before, number = find(x_ptr, list_ptr, state_ptr, stage, size, TILE)
-            goal = word(state_ptr, GOAL)
             tl.debug_barrier()
-            put(state_ptr, GOAL, tl.where(goal == NEVER, goal, goal - before))
+            put(state_ptr, GOAL, tl.where(goal == NEVER, goal, goal - before * each))
             if stage == BY_LEVEL:
                 put(state_ptr, LEVEL, place)
             elif stage == BY_KEY:
@@ -383,4 +476,23 @@ def cut_at(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
             else:
                 put(state_ptr, CUT_ID, place)
             tl.debug_barrier()
+    put(state_ptr, NUMBER, set_number)
+    put(state_ptr, IS_LISTED, is_listed)
+    tl.debug_barrier()
+
+
+@triton.jit
+def count_ties(state_ptr, stage):
+    """What each of the tokens weighs that a search looks at, int64, where it looks at one key: from then on the goal is
+    a number of tokens, of which one reading tells eight bits. Otherwise nothing changes, and that is 1."""
+    m, c, trimmed, _ = scales_of(state_ptr)
+    goal, each = word(state_ptr, GOAL), tl.full((), 1, tl.int64)
+    # A token whose weight was cut may be among them.
+    if (stage == BY_ID) & (word(state_ptr, IS_WEIGHED) != 0) & (goal != NEVER) & (trimmed < 0):
+        each = weight_of(exponent_of(value_of(word(state_ptr, CUT_KEY).to(tl.int32)), m, c))
+        tl.debug_barrier()
+        put(state_ptr, GOAL, (goal + each - 1) // each)
+        put(state_ptr, IS_WEIGHED, each * 0)
+        tl.debug_barrier()
+    return each
 # fmt: on
