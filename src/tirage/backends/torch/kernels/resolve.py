@@ -33,11 +33,13 @@ from tirage.backends.torch.kernels.layout import (
     HEAD_ID,
     HEAD_KEY,
     HIGH,
+    IDLE,
     IS_GREEDY,
     LAST,
     LEAST,
     LEFT,
     LOW,
+    LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
     MASS_TO,
@@ -72,7 +74,6 @@ from tirage.backends.torch.kernels.rule import (
     ln_of,
     log2_fixed,
     logprob_of,
-    lowest_key,
     target_of,
     uniform,
     value_of,
@@ -84,7 +85,7 @@ from tirage.backends.torch.kernels.thresholds import (
     is_top_p,
     is_xtc,
     judged,
-    least_by_logit,
+    least_by_key,
     least_kept,
     least_number,
     number_of_sums,
@@ -144,17 +145,17 @@ def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
 
 
 @triton.jit
-def lower_mass(x_ptr, list_ptr, sums_ptr, n, meta_ptr, row_ptr, cut_key, m, c, TILE: tl.constexpr):
+def lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE: tl.constexpr):
     """What the tokens of a set weigh below its open range, where a threshold cut it in the lower one."""
     PART: tl.constexpr = TILE // 4
-    lower_top, total = tl.load(row_ptr + LOWER_TOP), tl.full((), 0, tl.int64)
-    if cut_key < lower_top:
+    total = tl.full((), 0, tl.int64)
+    if cut_key < tl.load(row_ptr + LOWER_TOP):
         total = tl.load(sums_ptr + tl.where(c == constant(meta_ptr, FIRST_C), GAP_FIRST, GAP_LAST))
-        for start in range(0, n, TILE):
-            for part in range(0, TILE, PART):
-                key, _, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-                kept = (key < lower_top) & (key >= cut_key)
-                total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
+        n = tl.load(row_ptr + LOWER_LENGTH)
+        for start in range(0, n, PART):
+            at = start + tl.arange(0, PART)
+            key = tl.load(list_ptr + size - 1 - at, mask=at < n, other=NEG_INF)
+            total += tl.sum(tl.where(key >= cut_key, weight_of(exponent_of(value_of(key), m, c)), 0), 0)
     return total
 
 
@@ -215,12 +216,17 @@ def draw_row(
     is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
-        op = tl.load(step_ptr)
+        # What `bound` has no cut for is no step.
+        op = tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr))
         if is_temperature(op):
+            is_listed = tl.load(row_ptr + FACTOR) == 0
             c = constant_after(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
                 size, TILE,
             )
+            # Where a set had to be listed, it is one that was cut, if only where nothing is removed.
+            is_uncut = is_dynamic(op) & (cut_key == NEG_INF) & is_listed
+            cut_key, cut_id = tl.where(is_uncut, NEG_INF + 1, cut_key), tl.where(is_uncut, NO_ID, cut_id)
         total = tl.load(sums_ptr + BASE, cache_modifier=".cg")
         above = total
         if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
@@ -238,12 +244,13 @@ def draw_row(
             )
         if is_top_p(op):
             doubt = (is_known == 0) & (cut_key == NEG_INF)
-            total += lower_mass(x_ptr, list_ptr, sums_ptr, n, meta_ptr, row_ptr, cut_key, m, c, TILE)
+            total += lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE)
             total, target = goal_of(step_ptr, sums_ptr, total, doubt)
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
-                    n, ties, lowest = reopened(
-                        x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE
+                    n, ties, above, lowest, top = reopened(
+                        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, least_number(op, step_ptr) > 1,
+                        lowest, top, cut_key, cut_id, m, c, size, blocks, PADDED, TILE,
                     )
                 cut_key, cut_id, ties, trimmed = cut_top_p(
                     x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
@@ -343,10 +350,8 @@ def least_key(
     high = tl.load(row_ptr + HIGH)
     key = high
     is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
-    if is_min_p(op, step_ptr):
-        key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
-    elif is_by_logit(op):
-        key = least_by_logit(step_ptr, high)
+    if is_min_p(op, step_ptr) | is_by_logit(op):
+        key = least_by_key(op, step_ptr, m, c, high)
     elif (reads_sums(op) == 0) | is_row | (ties < 0):  # pyright: ignore[reportOperatorIssue]
         # Unless the whole row is summed, the open range holds the set of sums; one key alone is kept anyway.
         key = threshold(
