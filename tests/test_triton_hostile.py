@@ -142,7 +142,7 @@ FURTHER_MISTAKES = {
         "tl.where(key_of(x) > NEG_INF, x,",
     ),
     "a listed set that nothing cut is the row": (
-        "& (cut_key == NEG_INF) & is_listed",
+        "& (cut_key == NEG_INF) & (tl.load(row_ptr + FACTOR) == 0)",
         "& (cut_key == NEG_INF) & (n < 0)",
     ),
     "XTC removes the last token too": ("(ids < head_id)", "(ids <= head_id)"),

@@ -296,12 +296,45 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
 
 
 @triton.jit
-def note_idle(row_ptr, is_idle, s):
-    """Write that the step s of a row removes no token, if so: a register for all steps would be one too many."""
-    if is_idle:
+def note_idle(op, begin, is_sure, is_first, row_ptr, s):
+    """Write that the step s of a row removes no token, whatever the exact sums are: `resolve` does not run it then.
+
+    A temperature, and an XTC, does more than to remove tokens. A register for all steps would be one too many. The
+    result is whether the bounds of masses are sure behind it: those of a top-p that is only likely are not.
+    """
+    if (begin == LANES) & ((is_temperature(op) | is_xtc(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
         tl.debug_barrier()
         tl.store(row_ptr + IDLE, tl.load(row_ptr + IDLE, cache_modifier=".cg") | (tl.full((), 1, tl.int32) << s))
         tl.debug_barrier()
+    return is_sure & ((is_top_p(op) == 0) | is_first)
+
+
+@triton.jit
+def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure):
+    """(first lane, last lane) of the threshold of a step by the mass of the set, BINS where it removes nothing.
+
+    Where the bounds of that mass are not `is_sure`, it may remove something.
+    """
+    low_total, high_total = total_of(least, most, first, last)
+    begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
+    begin = tl.where(is_sure, begin, tl.minimum(begin, NOT_COUNTED))
+    tl.store(row_ptr + WHOLE, 1, mask=(first == LANES) & ((begin < LANES) | is_xtc(op)))
+    if is_xtc(op):
+        begin = removed_lane(numbers, end)
+    return begin, end
+
+
+@triton.jit
+def top_p_lanes(
+    op, step_ptr, edge_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_alone
+):  # fmt: skip
+    """The same of a top-p; writes whether it needs the mass of the whole row."""
+    begin, end = goal_lanes(
+        op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_alone
+    )  # fmt: skip
+    is_needed = needs_whole(step_ptr, edge_ptr, least, most, end, m, c, first == LANES, is_first)
+    tl.store(row_ptr + WHOLE, 1, mask=is_needed & (begin < LANES))
+    return begin, end
 
 
 @triton.jit
@@ -348,9 +381,9 @@ def bound(
     """The open range of each row, [lowest, top): it holds the last cut; keys above are in every set.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
-    A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open. A
-    step that removes no token, whatever the exact sums are, is none: `resolve` does not run it either.
-    Thresholds far below the last cut have a range of their own, and what stands between is only weighed.
+    A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
+    Thresholds far below the last cut have a range of their own, and what stands between is only weighed. What
+    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr += row * columns
@@ -370,8 +403,6 @@ def bound(
         base_low, base_high = store_bounds(sums_ptr, least, most)
         first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
         second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
-        # What thresholds by keys leave of a row is summed where the row is. Behind a cut that is only likely, nothing
-        # that masses decide is sure.
         is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
@@ -384,28 +415,20 @@ def bound(
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
             begin, end = known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr)
             if reads_mass(op) | is_xtc(op):
-                low_total, high_total = total_of(least, most, first, last)
-                begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
-                begin = tl.where(is_sure, begin, tl.minimum(begin, NOT_COUNTED))
-                tl.store(row_ptr + WHOLE, 1, mask=is_uncut & ((begin < LANES) | is_xtc(op)))
+                begin, end = mass_lanes(
+                    op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
+                )
             if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
                 begin, end = summed_lanes(row_ptr)
-            if is_xtc(op):
-                begin = removed_lane(numbers, end)
             if is_top_p(op):
-                begin, end = goal_lanes(
-                    op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first,
-                    (is_sure == 0) | (s + 1 == steps),
+                begin, end = top_p_lanes(
+                    op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
+                    is_first, (is_sure == 0) | (s + 1 == steps),
                 )  # fmt: skip
-                is_needed = needs_whole(step_ptr, bins_ptr, least, most, end, m, c, is_uncut, is_first)
-                tl.store(row_ptr + WHOLE, 1, mask=is_needed & (begin < LANES))
             begin, end = with_least(op, step_ptr, numbers, begin, end)
             # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
             may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
-            # A temperature, and an XTC, does more than to remove tokens.
-            is_idle = (begin == LANES) & ((is_temperature(op) | is_xtc(op)) == 0)
-            note_idle(row_ptr, is_idle & (is_sure | (is_top_p(op) == 0)), s)
-            is_sure = is_sure & ((is_top_p(op) == 0) | is_first)
+            is_sure = note_idle(op, begin, is_sure, is_first, row_ptr, s)
             if begin < LANES:
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
                 # Only thresholds leave a gap: other cuts are searched for.

@@ -25,6 +25,7 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )
+from tirage.backends.torch.kernels.thresholds import least_number
 
 
 # fmt: off
@@ -57,24 +58,24 @@ def cut_top_k(
 
 @triton.jit
 def reopened(
-    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, is_least, lowest, top, cut_key, cut_id, m, c, size,
-    blocks, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, op, step_ptr, lowest, top, cut_key, cut_id, m, c,
+    size, blocks, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(length of the list, ties, mass above, lowest key, key above) of an open range in which a top-p with this target
     ends.
 
     The histogram told where it would likely end; where it does not, all candidates are listed. Where it leaves at
-    least some number of tokens, `is_least`, the range may begin further on.
+    least some number of tokens, the range may begin further on.
     """
     reached = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-    if (reached < target) | ((above >= target) & (is_least == 0)):
+    if (reached < target) | ((above >= target) & (least_number(op, step_ptr) <= 1)):
         n = list_all(x_ptr, list_ptr, size, TILE)
         ties, above = tl.full((), -1, tl.int32), tl.full((), 0, tl.int64)
         lowest, top = tl.full((), NEG_INF + 1, tl.int32), tl.full((), POS_INF, tl.int32)
         at = tl.arange(0, PADDED)
-        for column in tl.static_range(ABOVE_FIRST, ABOVE_LAST + 1):
+        for column in tl.static_range(ABOVE_FIRST, ABOVE_LAST + 1):  # pyright: ignore[reportGeneralTypeIssues]
             tl.store(mass_ptr + at * 4 + column, (at * 0).to(tl.int64), mask=at < blocks)
-        for column in tl.static_range(ABOVE, ABOVE_WEIGHTY + 1):
+        for column in tl.static_range(ABOVE, ABOVE_WEIGHTY + 1):  # pyright: ignore[reportGeneralTypeIssues]
             tl.store(count_ptr + at * 4 + column, at * 0, mask=at < blocks)
         tl.debug_barrier()
     return n, ties, above, lowest, top

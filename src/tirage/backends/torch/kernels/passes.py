@@ -135,8 +135,7 @@ def split(
             is_lower = (key >= lower) & (key < lower_top)
             one = is_lower.to(tl.int32)
             start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
-            end_ptr = list_ptr + row * size + size - start
-            tl.store(end_ptr - tl.cumsum(one, 0), key, mask=is_lower)
+            tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), key, mask=is_lower)
         is_open = (key >= lowest) & (key < tl.where(lowest + 1 < top, top, lowest))
         one = is_open.to(tl.int32)
         count = tl.sum(one, 0)

@@ -215,18 +215,12 @@ def draw_row(
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
     for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
-        # What `bound` has no cut for is no step.
-        op = tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr))
+        step_ptr, op = step_at(meta_ptr, row_ptr, s)
         if is_temperature(op):
-            is_listed = tl.load(row_ptr + FACTOR) == 0
-            c = constant_after(
+            c, cut_key, cut_id = after_temperature(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
                 size, TILE,
             )
-            # Where a set had to be listed, it is one that was cut, if only where nothing is removed.
-            is_uncut = is_dynamic(op) & (cut_key == NEG_INF) & is_listed
-            cut_key, cut_id = tl.where(is_uncut, NEG_INF + 1, cut_key), tl.where(is_uncut, NO_ID, cut_id)
         total = tl.load(sums_ptr + BASE, cache_modifier=".cg")
         above = total
         if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
@@ -249,8 +243,8 @@ def draw_row(
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
                     n, ties, above, lowest, top = reopened(
-                        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, least_number(op, step_ptr) > 1,
-                        lowest, top, cut_key, cut_id, m, c, size, blocks, PADDED, TILE,
+                        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, op, step_ptr, lowest, top,
+                        cut_key, cut_id, m, c, size, blocks, PADDED, TILE,
                     )
                 cut_key, cut_id, ties, trimmed = cut_top_p(
                     x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
@@ -270,6 +264,13 @@ def draw_row(
         x_ptr, mass_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
         trimmed, tl.load(sums_ptr + LEFT, cache_modifier=".cg"), size, blocks, steps, BLOCK, PADDED, TILE,
     )
+
+
+@triton.jit
+def step_at(meta_ptr, row_ptr, s):
+    """(the numbers of the step s, its operation): 0 for one that removes nothing, as `bound` found."""
+    step_ptr = meta_ptr + PROGRAM + s * 6
+    return step_ptr, tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr))
 
 
 @triton.jit
@@ -440,6 +441,22 @@ def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, w
                 sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
     tl.store(sums_ptr + at, sums, mask=at < ADDENDS)
     tl.debug_barrier()
+
+
+@triton.jit
+def after_temperature(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size,
+    TILE: tl.constexpr,
+):
+    """(constant c, cut_key, cut_id) after a step that is a temperature.
+
+    A set that has to be listed for it is one that was cut, if only where nothing is removed.
+    """
+    is_uncut = is_dynamic(op) & (cut_key == NEG_INF) & (tl.load(row_ptr + FACTOR) == 0)
+    c = constant_after(
+        x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size, TILE
+    )
+    return c, tl.where(is_uncut, NEG_INF + 1, cut_key), tl.where(is_uncut, NO_ID, cut_id)
 
 
 @triton.jit
