@@ -57,6 +57,8 @@ APART = 5000
 """Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
 LEVELED = 6000
 """Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
+FEW_REMOVED = 6000
+"""Jobs from that number on have filters that remove few tokens, or none: see `few_removed_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -73,6 +75,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= FEW_REMOVED:
+        return few_removed_job(number, rows)
     if number >= APART:
         return apart_job(number, rows)
     if number >= ON_EDGE:
@@ -203,6 +207,34 @@ def apart_job(number: int, rows: int) -> Job:
     )
 
 
+def few_removed_job(number: int, rows: int) -> Job:
+    """A top-k, min-p or epsilon near the last tokens, which may remove none, then a dynamic temperature and a top-p.
+
+    Some rows have a min-p behind that, which may keep fewer tokens than the top-p.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
+    logits, programs = r.uniform(1, 6, (rows, 1)) * r.random((rows, size)), []
+    for row in logits:
+        row[r.random(size) < r.choice([0.0, 0.3])] = -math.inf
+        row[:] = row if r.random() < 0.5 else np.round(row * 8) / 8
+        last = np.sort(row[row > -math.inf])[int(r.integers(3))]
+        share = math.exp(last - row.max()) * (1 + r.uniform(-1, 1) * 2.0 ** -r.integers(4, 24))
+        mass = float(np.exp(row - row.max()).sum())
+        first = (
+            (int(TOP_K), int((row > -math.inf).sum()) + int(r.integers(-2, 3)), 0),
+            (int(MIN_P), numbers.ratio_threshold(min(share, 1.0))),
+            (int(EPSILON), *numbers.scaled_fraction(min(share / mass, 0.99))),
+        )[number % 3]
+        top_p = (int(TOP_P), int(r.uniform(0.1, 1) * 2**32), *FILTERS[TOP_P](r)[1:3], 0)
+        behind = [(int(MIN_P), numbers.ratio_threshold(float(r.uniform(0.1, 0.9))))] if r.random() < 0.5 else []
+        programs.append([first, _dynamic(float(r.choice([0.5, 1.0])), 0.4), top_p, *behind])
+    return Job(
+        logits=torch.from_numpy(logits.astype(np.float32)),
+        rows=rows_of(programs, r, Pile(size)),
+        tiles=_tiles(number, size),
+    )
+
+
 def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:
     """An eta, p-less or top-n-sigma whose threshold is the number of one token, or 1 less, where an operand tells it.
 
@@ -284,18 +316,22 @@ def deviation_of(x: np.ndarray, m: np.float32) -> tuple[np.ndarray, int]:
     return v, math.isqrt((v.size * squares - int(v.sum()) ** 2) // v.size**2 << 2)
 
 
+def _dynamic(t: float, reach: float) -> tuple[int, ...]:
+    """The step of a dynamic temperature."""
+    step = OPERATORS["temperature"].lower(
+        temperature=t, dynatemp_range=reach, dynatemp_exponent=1.0, temperature_floor=None, entropy_count="candidates"
+    )
+    assert isinstance(step, Step)
+    return int(step.op), *step.operands
+
+
 def likely_job(number: int, rows: int) -> Job:
     """A top-p behind a dynamic temperature, of logits whose histogram is coarse where most of the mass is."""
     r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
     programs = []
     for _ in range(rows):
-        t = float(r.choice([0.11, 0.15, 0.25]))
-        step = OPERATORS["temperature"].lower(
-            temperature=t, dynatemp_range=0.1, dynatemp_exponent=1.0, temperature_floor=None, entropy_count="candidates"
-        )
-        assert isinstance(step, Step)
         programs.append([
-            (int(step.op), *step.operands),
+            _dynamic(float(r.choice([0.11, 0.15, 0.25])), 0.1),
             (int(TOP_P), int(r.integers(1 << 30, 1 << 32)), *FILTERS[TOP_P](r)[1:3], 0),
         ])
     octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))

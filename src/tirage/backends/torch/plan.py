@@ -51,6 +51,8 @@ BY_PASSES, GREEDILY, AS_SET = range(3)
 """How a row is drawn: by passes over blocks of it, by its largest logit, or by a thread block of its own that runs any
 steps."""
 
+FEW = 4096
+"""Tokens that are listed and summed sooner than a whole row is."""
 REWRITES = 8
 """What is added to the planes that rows need where some of them smooth their logits, which are then changed."""
 DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
@@ -102,7 +104,7 @@ class DrawPlan:
         by_passes = known.all(axis=1) & can_run(programs) & (np.diff(rows.protected_start) == 0)
         kind = np.where(by_passes, kind, AS_SET)
         first, last = constants(programs)
-        sums = summed(ops)
+        sums = summed(programs)
         header = (rows.seeds, rows.steps, rows.samples, first, last, kind, sums, listed(programs), 0)
         meta = np.empty((rows.count, HEADER + programs[0].size), np.int64)
         for at, column in enumerate(header):
@@ -164,11 +166,17 @@ def smooths_last(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     return ~(behind & (ops != SMOOTH) & (ops < FIRST_FILTER) & (ops > 0)).any(axis=1)
 
 
-def summed(ops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first operation of each row of `ops` [B, S] that is in `SUMMED`, or 0: [B]."""
+def summed(programs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first operation of each of `programs` [B, S, 6] that is in `SUMMED`, or 0: [B].
+
+    There is none where it is a temperature behind a top-k of few tokens, which are summed once they are listed.
+    """
+    ops = programs[:, :, 0]
     found = np.isin(ops, SUMMED)
-    first = np.take_along_axis(ops, np.argmax(found, axis=1)[:, None], axis=1)[:, 0]
-    return np.where(found.any(axis=1), first, 0)
+    at = np.argmax(found, axis=1)[:, None]
+    first = np.take_along_axis(ops, at, axis=1)[:, 0]
+    is_few = (ops == TOP_K) & (programs[:, :, 1] <= FEW) & (np.arange(ops.shape[1]) < at)
+    return np.where(found.any(axis=1) & ~(np.isin(first, DYNAMIC) & is_few.any(axis=1)), first, 0)
 
 
 def constants(programs: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -217,6 +225,8 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     dynamic = np.isin(ops, DYNAMIC).sum(axis=1)
     alone = (dynamic == 1) & ~(ops == TEMPERATURE).any(axis=1) & _knows_listed(ops)
     able = np.where(dynamic > 0, alone, has_two_temperatures(programs))
+    # The kernels keep a bit for each step, which only filters need.
+    able &= (ops[:, 31:] < FIRST_FILTER).all(axis=1)
     return able & _ends_with_xtc(programs) & _ends_truncated(programs)
 
 

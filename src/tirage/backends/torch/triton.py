@@ -265,7 +265,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
 
     if work.draws:
         if work.sums:
-            _WEIGH[b, blocks](x, meta, row, status, mass, count, work.added, *shape, BLOCK=block, **EXACT)
+            _WEIGH[b, blocks](x, meta, row, status, mass, count, work.added, *shape, steps, BLOCK=block, **EXACT)
         _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
         _SPLIT[b, blocks](
             *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, work.plane, *shape),

@@ -16,12 +16,14 @@ from tirage.backends.torch.kernels.layout import (
     FIRST_C,
     HEAD_KEY,
     HIGH,
+    IDLE,
     IS_GREEDY,
     LANES,
     LAST,
     LAST_C,
     LOW,
     LOWER,
+    LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
     MASS_FROM,
@@ -38,14 +40,15 @@ from tirage.backends.torch.kernels.layout import (
     first_lane,
     sum_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, lowest_key, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
+    is_by_key,
     is_by_logit,
     is_min_p,
     is_top_p,
     is_xtc,
     judged,
-    least_by_logit,
+    least_by_key,
     least_kept,
     least_number,
     reads_mass,
@@ -59,6 +62,8 @@ from tirage.operators.top_p import RULES
 _TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
 _UNIT = tl.constexpr(1 << 40)
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
+_LIKELY = tl.constexpr(4)
+"""The mass of a row is likely in the middle of its bounds, but for 2^-4 of what lies between them."""
 _RARE = tl.constexpr(9)
 """A cut is looked for without the mass of its row where that is in vain once in 2^9 rows at most."""
 
@@ -115,22 +120,21 @@ def total_of(least, most, first, last):
 
 @triton.jit
 def lane_of_key(key, row_ptr):
-    """The lane of a threshold; the last one where it lets every token pass."""
+    """The lane of a threshold, BINS where it lets every token of the row pass."""
     x = tl.full((1,), value_of(key), tl.float32)
-    return tl.where(key > NEG_INF + 1, tl.max(lane_of(x, stored_knots(row_ptr)), 0), NOT_COUNTED)
+    return tl.where(key > tl.load(row_ptr + LOW), tl.max(lane_of(x, stored_knots(row_ptr)), 0), LANES)
 
 
 @triton.jit
-def known_lanes(op, step_ptr, numbers, m, c, high, is_cut, row_ptr):
+def known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
     """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
     begin = tl.full((), LANES, tl.int32)
-    if is_min_p(op, step_ptr):
-        begin = lane_of_key(lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high), row_ptr)
-    if is_by_logit(op):
-        begin = lane_of_key(least_by_logit(step_ptr, high), row_ptr)
+    if is_min_p(op, step_ptr) | is_by_logit(op):
+        begin = lane_of_key(least_by_key(op, step_ptr, m, c, high), row_ptr)
     if op == _TOP_K:
-        begin = first_lane(numbers >= tl.load(step_ptr + 1))
-    return tl.where(reads_sums(op) | (is_dynamic(op) & is_cut), 0, begin), begin
+        k = tl.load(step_ptr + 1)
+        begin = tl.where(at_lane(numbers, NOT_COUNTED) > k, first_lane(numbers >= k), LANES)
+    return tl.where(reads_sums(op) | (is_dynamic(op) & is_listed), 0, begin), begin
 
 
 @triton.jit
@@ -202,10 +206,12 @@ def removed_lane(numbers, end):
 
 
 @triton.jit
-def goal_lanes(step_ptr, least, most, first, last, base_low, base_high, is_known):
+def goal_lanes(
+    op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
+):  # fmt: skip
     """(first lane, last lane) of the cut of a top-p, BINS where it cuts nothing; see `bound` for `first` and `last`.
 
-    The last lane is only likely where the mass of the row is not known, and the row uncut.
+    Both are only likely where the mass of the row is not known, and the row uncut: `reopened` makes sure.
     """
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
     low_total, high_total = total_of(least, most, first, last)
@@ -215,13 +221,25 @@ def goal_lanes(step_ptr, least, most, first, last, base_low, base_high, is_known
     if low_goal <= high_total:
         certain = (high_goal <= low_total) | (last == LANES)
         begin = first_lane(most >= low_goal)
+        if is_alone == 0:
+            begin = tl.where(is_overtaken(step_ptr, begin, m, c, high, row_ptr), LANES, begin)
         end = tl.where(certain, first_lane(least >= high_goal), last)
-        if (is_known == 0) & (joint == 0) & (last == LANES):
-            # Halfway between the bounds, and a quarter of the rest further on.
-            middle = least + ((most - least) >> 1)
+        if (is_known == 0) & (joint == 0) & (last == LANES) & (least_number(op, step_ptr) <= 1):
+            # Halfway between the bounds, where logits are spread evenly in their lanes, or nearly so.
+            middle, doubt = least + ((most - least) >> 1), (high_total - low_total) >> _LIKELY
             goal = target_of(a, at_lane(middle, NOT_COUNTED), b)
-            end = tl.minimum(end, first_lane(middle >= goal + ((at_lane(middle, NOT_COUNTED) - goal) >> 2)))
+            begin = tl.maximum(begin, first_lane(middle >= goal - doubt))
+            end = tl.minimum(end, first_lane(middle >= goal + doubt))
     return begin, end
+
+
+@triton.jit
+def is_overtaken(step_ptr, begin, m, c, high, row_ptr):
+    """Whether a threshold by keys stands behind a top-p that cuts from the lane `begin` on, and removes all of that."""
+    op, lane = tl.load(step_ptr + 6), begin
+    if is_by_key(op, step_ptr + 6):
+        lane = lane_of_key(least_by_key(op, step_ptr + 6, m, c, high), row_ptr)
+    return lane < begin
 
 
 @triton.jit
@@ -240,11 +258,11 @@ def needs_whole(step_ptr, edge_ptr, least, most, end, m, c, is_uncut, is_first):
 
 
 @triton.jit
-def constant_after(op, step_ptr, c, is_cut, meta_ptr, row_ptr, sums_ptr, size):
-    """The constant c after a step, before it c; what a dynamic temperature makes of a set that is cut is not known."""
+def constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size):
+    """The constant c after a step, before it c; a dynamic temperature of a set that has to be listed is not known."""
     if op == _TEMPERATURE:
         c = constant(step_ptr, 1)
-    if is_dynamic(op) & (is_cut == 0):
+    if is_dynamic(op) & (is_listed == 0):
         factor = factor_of(step_ptr, meta_ptr, sums_ptr, size)
         c = scaled(step_ptr, 1, factor)
         tl.store(row_ptr + LAST, c.to(tl.int32, bitcast=True))
@@ -278,6 +296,48 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
 
 
 @triton.jit
+def note_idle(op, begin, is_sure, is_first, row_ptr, s):
+    """Write that the step s of a row removes no token, whatever the exact sums are: `resolve` does not run it then.
+
+    A temperature, and an XTC, does more than to remove tokens. A register for all steps would be one too many. The
+    result is whether the bounds of masses are sure behind it: those of a top-p that is only likely are not.
+    """
+    if (begin == LANES) & ((is_temperature(op) | is_xtc(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
+        tl.debug_barrier()
+        tl.store(row_ptr + IDLE, tl.load(row_ptr + IDLE, cache_modifier=".cg") | (tl.full((), 1, tl.int32) << s))
+        tl.debug_barrier()
+    return is_sure & ((is_top_p(op) == 0) | is_first)
+
+
+@triton.jit
+def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure):
+    """(first lane, last lane) of the threshold of a step by the mass of the set, BINS where it removes nothing.
+
+    Where the bounds of that mass are not `is_sure`, it may remove something.
+    """
+    low_total, high_total = total_of(least, most, first, last)
+    begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
+    begin = tl.where(is_sure, begin, tl.minimum(begin, NOT_COUNTED))
+    tl.store(row_ptr + WHOLE, 1, mask=(first == LANES) & ((begin < LANES) | is_xtc(op)))
+    if is_xtc(op):
+        begin = removed_lane(numbers, end)
+    return begin, end
+
+
+@triton.jit
+def top_p_lanes(
+    op, step_ptr, edge_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_alone
+):  # fmt: skip
+    """The same of a top-p; writes whether it needs the mass of the whole row."""
+    begin, end = goal_lanes(
+        op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_alone
+    )  # fmt: skip
+    is_needed = needs_whole(step_ptr, edge_ptr, least, most, end, m, c, first == LANES, is_first)
+    tl.store(row_ptr + WHOLE, 1, mask=is_needed & (begin < LANES))
+    return begin, end
+
+
+@triton.jit
 def counts_none(meta_ptr, steps):
     """Whether no step of a row leaves a least number of tokens: those of its set are counted."""
     none = tl.full((), True, tl.int1)
@@ -297,6 +357,8 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
     tl.store(row_ptr + FACTOR, 0)
+    tl.store(row_ptr + LOWER_LENGTH, 0)
+    tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
     tl.debug_barrier()
     return counts
@@ -320,7 +382,8 @@ def bound(
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
     A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
-    Thresholds far below the last cut have a range of their own, and what stands between is only weighed.
+    Thresholds far below the last cut have a range of their own, and what stands between is only weighed. What
+    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr += row * columns
@@ -340,37 +403,39 @@ def bound(
         base_low, base_high = store_bounds(sums_ptr, least, most)
         first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
         second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
+        is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
         for s in range(steps):
             step_ptr = meta_ptr + PROGRAM + s * 6
             op, is_uncut = tl.load(step_ptr), first == LANES
-            c = constant_after(op, step_ptr, c, first < LANES, meta_ptr, row_ptr, sums_ptr, size)
+            c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
             is_first = c == constant(meta_ptr, FIRST_C)
             if is_temperature(op):
                 least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, first < LANES, row_ptr)
+            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr)
             if reads_mass(op) | is_xtc(op):
-                low_total, high_total = total_of(least, most, first, last)
-                begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
-                tl.store(row_ptr + WHOLE, 1, mask=is_uncut)
+                begin, end = mass_lanes(
+                    op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
+                )
             if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
                 begin, end = summed_lanes(row_ptr)
-            if is_xtc(op):
-                begin = removed_lane(numbers, end)
             if is_top_p(op):
-                begin, end = goal_lanes(step_ptr, least, most, first, last, base_low, base_high, is_first)
-                is_needed = needs_whole(step_ptr, bins_ptr, least, most, end, m, c, is_uncut, is_first)
-                tl.store(row_ptr + WHOLE, 1, mask=is_needed)
+                begin, end = top_p_lanes(
+                    op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
+                    is_first, (is_sure == 0) | (s + 1 == steps),
+                )  # fmt: skip
             begin, end = with_least(op, step_ptr, numbers, begin, end)
             # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
             may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
+            is_sure = note_idle(op, begin, is_sure, is_first, row_ptr, s)
             if begin < LANES:
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
                 # Only thresholds leave a gap: other cuts are searched for.
                 is_apart = may_part & (first < LANES) & (first > last)
                 second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
                 first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
+                is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
                 may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K)
         tl.debug_barrier()
         store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)

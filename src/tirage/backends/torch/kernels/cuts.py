@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import LEFT, MASS_FROM
+from tirage.backends.torch.kernels.layout import ABOVE, ABOVE_FIRST, ABOVE_LAST, ABOVE_WEIGHTY, LEFT, MASS_FROM
 from tirage.backends.torch.kernels.lists import (
     BY_NUMBER,
     BY_WEIGHT,
@@ -15,7 +15,17 @@ from tirage.backends.torch.kernels.lists import (
     open_mass,
     open_sums,
 )
-from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, exponent_of, key_of, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import (
+    NEG_INF,
+    NO_ID,
+    POS_INF,
+    exponent_of,
+    key_of,
+    target_of,
+    value_of,
+    weight_of,
+)
+from tirage.backends.torch.kernels.thresholds import least_number
 
 
 # fmt: off
@@ -48,29 +58,41 @@ def cut_top_k(
 
 @triton.jit
 def reopened(
-    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE: tl.constexpr
+    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, op, step_ptr, lowest, top, cut_key, cut_id, m, c,
+    size, blocks, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(length of the list, ties, lowest key) of an open range in which a top-p with this target ends.
+    """(length of the list, ties, mass above, lowest key, key above) of an open range in which a top-p with this target
+    ends.
 
-    The histogram told where it would likely end; where it goes further, all candidates below are listed.
+    The histogram told where it would likely end; where it does not, all candidates are listed. Where it leaves at
+    least some number of tokens, the range may begin further on.
     """
-    if above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE) < target:
-        n, ties, lowest = list_below(x_ptr, list_ptr, top, size, TILE)
-    return n, ties, lowest
+    reached = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
+    if (reached < target) | ((above >= target) & (least_number(op, step_ptr) <= 1)):
+        n = list_all(x_ptr, list_ptr, size, TILE)
+        ties, above = tl.full((), -1, tl.int32), tl.full((), 0, tl.int64)
+        lowest, top = tl.full((), NEG_INF + 1, tl.int32), tl.full((), POS_INF, tl.int32)
+        at = tl.arange(0, PADDED)
+        for column in tl.static_range(ABOVE_FIRST, ABOVE_LAST + 1):  # pyright: ignore[reportGeneralTypeIssues]
+            tl.store(mass_ptr + at * 4 + column, (at * 0).to(tl.int64), mask=at < blocks)
+        for column in tl.static_range(ABOVE, ABOVE_WEIGHTY + 1):  # pyright: ignore[reportGeneralTypeIssues]
+            tl.store(count_ptr + at * 4 + column, at * 0, mask=at < blocks)
+        tl.debug_barrier()
+    return n, ties, above, lowest, top
 
 
 @triton.jit
-def list_below(x_ptr, list_ptr, top, size, TILE: tl.constexpr):
-    """(length of the list, no ties, lowest key) once all candidates below the key `top` are listed."""
+def list_all(x_ptr, list_ptr, size, TILE: tl.constexpr):
+    """The length of the list once all candidates are there."""
     n = tl.full((), 0, tl.int32)
     for start in range(0, size, TILE):
         ids = start + tl.arange(0, TILE)
         key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
-        kept = ((key > NEG_INF) & (key < top)).to(tl.int32)
+        kept = (key > NEG_INF).to(tl.int32)
         tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
         n += tl.sum(kept, 0)
     tl.debug_barrier()
-    return n, tl.full((), -1, tl.int32), tl.full((), NEG_INF + 1, tl.int32)
+    return n
 
 
 @triton.jit

@@ -28,6 +28,7 @@ from tirage.backends.torch.kernels.layout import (
     LEAST,
     LOW,
     LOWER,
+    LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
     OPEN,
@@ -42,14 +43,18 @@ from tirage.backends.torch.kernels.layout import (
     constant,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
-from tirage.backends.torch.kernels.thresholds import number_of_sums, term, widest_of
+from tirage.backends.torch.kernels.thresholds import least_entering, number_of_sums, term, widest_of
 
 
 @triton.jit(do_not_specialize=VARYING)
 def weigh(
-    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, sums_ptr, columns, size, blocks, BLOCK: tl.constexpr
+    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, sums_ptr, columns, size, blocks, steps,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Weights of one block of one row, how many of its tokens have any, and its part of the sums of the row."""
+    """Weights of one block of one row, how many of its tokens have any, and its part of the sums of the row.
+
+    These are without what thresholds by keys remove that stand before the temperature.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
     row_ptr += row * WIDTH
@@ -62,7 +67,8 @@ def weigh(
         at = row * blocks + block
         tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
         tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
-        add_terms(sums_ptr + row * SUMMANDS, op, x, m, c, 0)
+        least = least_entering(meta_ptr, m, c, tl.load(row_ptr + HIGH), steps)
+        add_terms(sums_ptr + row * SUMMANDS, op, tl.where(key_of(x) >= least, x, float("-inf")), m, c, 0)
 
 
 @triton.jit
@@ -81,10 +87,10 @@ def split(
 ):  # fmt: skip
     """Masses and counts of each block, those above the open range of keys, and the ids of the range in any order.
 
-    The least and the greatest key in the range are those of the row. A range of one key is only counted. The ids of the
-    lower range are listed too, and what lies between both is weighed. Blocks that lie below the ranges are not read,
-    unless the whole row is weighed and they have a weight, or add to its sums. Of a row that is not weighed, the first
-    two sums are the bounds of its mass, as far as its blocks tell.
+    The least and the greatest key in the range are those of the row. A range of one key is only counted. The keys of
+    the lower range are listed from the end of the list on, and what lies between both is weighed. Blocks that lie below
+    the ranges are not read, unless the whole row is weighed and they have a weight, or add to its sums. Of a row that
+    is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
@@ -126,15 +132,18 @@ def split(
             gap = (key >= lower_top) & (key < lowest)
             tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_FIRST, tl.sum(tl.where(gap, w, 0), 0), sem="relaxed")
             tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_LAST, tl.sum(tl.where(gap, last_w, 0), 0), sem="relaxed")
+            is_lower = (key >= lower) & (key < lower_top)
+            one = is_lower.to(tl.int32)
+            start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
+            tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), key, mask=is_lower)
         is_open = (key >= lowest) & (key < tl.where(lowest + 1 < top, top, lowest))
-        is_listed = is_open | ((key >= lower) & (key < lower_top))
-        one = is_listed.to(tl.int32)
+        one = is_open.to(tl.int32)
         count = tl.sum(one, 0)
         if count > 0:  # pyright: ignore[reportOperatorIssue]
             tl.atomic_min(row_ptr + LEAST, tl.min(tl.where(is_open, key, POS_INF), 0), sem="relaxed")
             tl.atomic_max(row_ptr + GREATEST, tl.max(tl.where(is_open, key, NEG_INF), 0), sem="relaxed")
             start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
-            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_listed)
+            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)
         if is_added:
             widest = widest_of(tl.load(row_ptr + LOW), m)
             add_terms(sums_ptr + row * SUMMANDS, tl.load(meta_ptr + SUMMED), x, m, first_c, widest)

@@ -33,6 +33,7 @@ from tirage.backends.torch.kernels.layout import (
     HEAD_ID,
     HEAD_KEY,
     HIGH,
+    IDLE,
     IS_GREEDY,
     LAST,
     LAST_ID,
@@ -40,6 +41,7 @@ from tirage.backends.torch.kernels.layout import (
     LEAST,
     LEFT,
     LOW,
+    LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
     MASS_TO,
@@ -76,7 +78,6 @@ from tirage.backends.torch.kernels.rule import (
     ln_of,
     log2_fixed,
     logprob_of,
-    lowest_key,
     target_of,
     uniform,
     value_of,
@@ -88,7 +89,7 @@ from tirage.backends.torch.kernels.thresholds import (
     is_top_p,
     is_xtc,
     judged,
-    least_by_logit,
+    least_by_key,
     least_kept,
     least_number,
     number_of_sums,
@@ -148,17 +149,17 @@ def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
 
 
 @triton.jit
-def lower_mass(x_ptr, list_ptr, sums_ptr, n, meta_ptr, row_ptr, cut_key, m, c, TILE: tl.constexpr):
+def lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE: tl.constexpr):
     """What the tokens of a set weigh below its open range, where a threshold cut it in the lower one."""
     PART: tl.constexpr = TILE // 4
-    lower_top, total = tl.load(row_ptr + LOWER_TOP), tl.full((), 0, tl.int64)
-    if cut_key < lower_top:
+    total = tl.full((), 0, tl.int64)
+    if cut_key < tl.load(row_ptr + LOWER_TOP):
         total = tl.load(sums_ptr + tl.where(c == constant(meta_ptr, FIRST_C), GAP_FIRST, GAP_LAST))
-        for start in range(0, n, TILE):
-            for part in range(0, TILE, PART):
-                key, _, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-                kept = (key < lower_top) & (key >= cut_key)
-                total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
+        n = tl.load(row_ptr + LOWER_LENGTH)
+        for start in range(0, n, PART):
+            at = start + tl.arange(0, PART)
+            key = tl.load(list_ptr + size - 1 - at, mask=at < n, other=NEG_INF)
+            total += tl.sum(tl.where(key >= cut_key, weight_of(exponent_of(value_of(key), m, c)), 0), 0)
     return total
 
 
@@ -221,10 +222,9 @@ def draw_row(
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
     for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
-        op = tl.load(step_ptr)
+        step_ptr, op = step_at(meta_ptr, row_ptr, s)
         if is_temperature(op):
-            c = constant_after(
+            c, cut_key, cut_id = after_temperature(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
                 size, TILE,
             )
@@ -245,12 +245,13 @@ def draw_row(
             )
         if is_top_p(op):
             doubt = (is_known == 0) & (cut_key == NEG_INF)
-            total += lower_mass(x_ptr, list_ptr, sums_ptr, n, meta_ptr, row_ptr, cut_key, m, c, TILE)
+            total += lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE)
             total, target = goal_of(step_ptr, sums_ptr, total, doubt)
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
-                    n, ties, lowest = reopened(
-                        x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, size, TILE
+                    n, ties, above, lowest, top = reopened(
+                        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, op, step_ptr, lowest, top,
+                        cut_key, cut_id, m, c, size, blocks, PADDED, TILE,
                     )
                 cut_key, cut_id, ties, trimmed = cut_top_p(
                     x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
@@ -284,6 +285,13 @@ def store_law(sums_ptr, c, inverse_t):
     """Write c and 1 / T of the weights in that set."""
     tl.store(sums_ptr + C, c.to(tl.int32, bitcast=True).to(tl.int64))
     tl.store(sums_ptr + SCALE, inverse_t.to(tl.int32, bitcast=True).to(tl.int64))
+
+
+@triton.jit
+def step_at(meta_ptr, row_ptr, s):
+    """(the numbers of the step s, its operation): 0 for one that removes nothing, as `bound` found."""
+    step_ptr = meta_ptr + PROGRAM + s * 6
+    return step_ptr, tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr))
 
 
 @triton.jit
@@ -366,10 +374,8 @@ def least_key(
     high = tl.load(row_ptr + HIGH)
     key = high
     is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
-    if is_min_p(op, step_ptr):
-        key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
-    elif is_by_logit(op):
-        key = least_by_logit(step_ptr, high)
+    if is_min_p(op, step_ptr) | is_by_logit(op):
+        key = least_by_key(op, step_ptr, m, c, high)
     elif (reads_sums(op) == 0) | is_row | (ties < 0):  # pyright: ignore[reportOperatorIssue]
         # Unless the whole row is summed, the open range holds the set of sums; one key alone is kept anyway.
         key = threshold(
@@ -458,6 +464,22 @@ def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, w
                 sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
     tl.store(sums_ptr + at, sums, mask=at < ADDENDS)
     tl.debug_barrier()
+
+
+@triton.jit
+def after_temperature(
+    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size,
+    TILE: tl.constexpr,
+):
+    """(constant c, cut_key, cut_id) after a step that is a temperature.
+
+    A set that has to be listed for it is one that was cut, if only where nothing is removed.
+    """
+    is_uncut = is_dynamic(op) & (cut_key == NEG_INF) & (tl.load(row_ptr + FACTOR) == 0)
+    c = constant_after(
+        x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size, TILE
+    )
+    return c, tl.where(is_uncut, NEG_INF + 1, cut_key), tl.where(is_uncut, NO_ID, cut_id)
 
 
 @triton.jit

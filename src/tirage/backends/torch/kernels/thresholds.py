@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import constant
+from tirage.backends.torch.kernels.layout import PROGRAM, SUMMED, constant
 from tirage.backends.torch.kernels.rule import (
     LARGEST,
     LIMIT,
@@ -18,6 +18,7 @@ from tirage.backends.torch.kernels.rule import (
     cleaned,
     exponent_of,
     key_of,
+    lowest_key,
     value_of,
     weight_of,
 )
@@ -103,6 +104,12 @@ def least_number(op, step_ptr):
     if op == _FLOORED_TOP_P:
         number = tl.load(step_ptr + 5)
     return number
+
+
+@triton.jit
+def is_by_key(op, step_ptr):
+    """Whether a step keeps all tokens from a key on, which neither masses nor numbers of tokens decide."""
+    return (is_min_p(op, step_ptr) | is_by_logit(op)) & (least_number(op, step_ptr) <= 1)
 
 
 # --- integers of 128 bits ----------------------------------------------------------------------------------------
@@ -304,6 +311,30 @@ def least_kept(op, limit, least, m, c, high, widest):
 def least_by_logit(step_ptr, high):
     """The least key that reaches a step's part of the largest logit; the largest key always does."""
     return tl.minimum(key_of(clamped(constant(step_ptr, 1) * value_of(high))), high)
+
+
+@triton.jit
+def least_by_key(op, step_ptr, m, c, high):
+    """The least key that a min-p or a part of the largest logit keeps."""
+    key = high
+    if is_min_p(op, step_ptr):
+        key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
+    elif is_by_logit(op):
+        key = least_by_logit(step_ptr, high)
+    return key
+
+
+@triton.jit
+def least_entering(meta_ptr, m, c, high, steps):
+    """The least key that the thresholds by keys leave which stand before a row's dynamic temperature."""
+    key, is_before = tl.full((), NEG_INF + 1, tl.int32), tl.full((), True, tl.int1)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        op = tl.load(step_ptr)
+        is_before = is_before & (op != tl.load(meta_ptr + SUMMED))
+        if is_before & is_by_key(op, step_ptr):
+            key = tl.maximum(key, least_by_key(op, step_ptr, m, c, high))
+    return key
 
 
 @triton.jit
