@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +62,8 @@ def test_an_answer_to_http_1_0_has_no_chunks(server: Server, more: str) -> None:
         head, _, rest = exchange(server.port, data).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 ")
         assert b"transfer-encoding" not in head
-        assert b"connection: close" in head
+        # Of older releases of uvicorn the end of the answer is the only sign.
+        assert b"connection: close" in head or "TIRAGE_OLDEST" in os.environ
         return head, rest
 
     head, events = ask("/generate", {**SHORT, "stream": True})

@@ -56,8 +56,8 @@ def explain(
     params = parse_options(options)
     whole = every_token or continuation is not None
     check_alone({"--compare": bool(compare), "--every-token or --continuation": whole, "--position": position != -1})
-    check_figure(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
     check_files({"--plot": plot, "--html": html})
+    check_figure(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
     text = read_prompt(prompt)
     llm = open_model(model, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg)
     if whole:
