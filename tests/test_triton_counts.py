@@ -32,9 +32,6 @@ FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 FAR_APART = {"one far below": 2.9, "rough plateaus": 22.2}
 """What is read where the bounds of top-n-sigma's threshold enclose many tokens, all of which are listed."""
 
-LISTED_TO_THE_CUT = {"medium": 3.7}
-"""What XTC with a top-p reads: where it may remove something, all from the top to the cut."""
-
 
 def counted(kind: str, rows: int, number: int) -> Iterator[tuple[str, dict[str, float]]]:
     """So many rows of counts by their names; what holds for all of them is asserted here."""
@@ -96,11 +93,9 @@ def test_a_temperature_that_follows_from_a_set_reads_the_row_once_more_or_the_se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
-def test_xtc_reads_the_row_twice_and_what_stands_before_another_cut(rows: int) -> None:
+def test_xtc_reads_the_row_twice(rows: int) -> None:
     for name, counts in counted("counted exclusions", rows, 30):
-        shape, params = name.split(", ", 1)
-        most = LISTED_TO_THE_CUT.get(shape, 2.3) if params == "top-p and XTC" else 2.3
-        assert counts["reads"] <= most, name
+        assert counts["reads"] <= 2.35, name
         assert counts["scratch"] <= 1.04, name
 
 
