@@ -38,7 +38,10 @@ FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001)
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC; 6000 and 6001 have a
 top-k and a min-p that remove few tokens, or none, before such a temperature."""
 TOO_EARLY = ("first_lane(middle >= goal + doubt)", "begin")
-TOO_LATE = ("first_lane(middle >= goal - doubt)", "first_lane(middle >= goal + doubt)")
+TOO_LATE = (
+    "begin = tl.maximum(begin, first_lane(middle >= goal - doubt))",
+    "begin = tl.minimum(tl.maximum(begin, first_lane(middle >= goal + doubt)), tl.minimum(end, NOT_COUNTED))",
+)
 """A piece of the kernels, and one that takes top-p for likely to end at the earliest, or at the latest."""
 
 MISTAKES = {
