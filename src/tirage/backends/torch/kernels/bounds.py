@@ -419,7 +419,9 @@ def bound(
                     op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
                 )
             if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
+                # They are of this step alone: it counts as a cut, so that no other of its kind is read off them.
                 begin, end = summed_lanes(row_ptr)
+                begin, end = tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
             if is_top_p(op):
                 begin, end = top_p_lanes(
                     op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
