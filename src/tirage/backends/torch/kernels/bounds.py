@@ -186,7 +186,9 @@ def summed_lanes(row_ptr):
     """(first lane, last lane) that `store_summed` wrote; the row is summed on the way."""
     tl.store(row_ptr + WHOLE, 1)
     tl.store(row_ptr + ADDED, 1)
-    return tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
+    begin, end = tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
+    # They are of one step alone, which counts as a cut, so that no other of its kind is read off them.
+    return tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
 
 
 @triton.jit
@@ -419,9 +421,7 @@ def bound(
                     op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
                 )
             if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
-                # They are of this step alone: it counts as a cut, so that no other of its kind is read off them.
                 begin, end = summed_lanes(row_ptr)
-                begin, end = tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
             if is_top_p(op):
                 begin, end = top_p_lanes(
                     op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
