@@ -388,8 +388,7 @@ def bound(
     thresholds by keys leave for a dynamic temperature is summed already, and need not be listed.
     """
     row = tl.program_id(0).to(tl.int64)
-    meta_ptr += row * columns
-    row_ptr += row * WIDTH
+    meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     mass_ptr += row.to(tl.int32) * blocks * 4
     sums_ptr += row * SUMMANDS
     bins_ptr += row * LANES

@@ -56,8 +56,7 @@ def weigh(
     These are without what thresholds by keys remove that stand before the temperature.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    meta_ptr += row * columns
-    row_ptr += row * WIDTH
+    meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     op = tl.load(meta_ptr + SUMMED)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0) & is_dynamic(op):
         m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
@@ -93,8 +92,7 @@ def split(
     is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    meta_ptr += row * columns
-    row_ptr += row * WIDTH
+    meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
         first_c, last_c = constant(meta_ptr, FIRST_C), constant(row_ptr, LAST)
         lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
