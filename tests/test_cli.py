@@ -269,6 +269,15 @@ def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[
     assert err.count("\n") == 1
 
 
+def test_the_key_of_a_server_is_refused_with_a_model_unless_it_is_that_of_the_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run("generate", PROMPT, "--api-key", "secret")
+    assert (code, err) == (2, "error: --api-key must be left out with a model in this process\n")
+    monkeypatch.setenv("TIRAGE_API_KEY", "secret")
+    assert run("generate", PROMPT, "--max-tokens", "1")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("command", "remedy"),
     [

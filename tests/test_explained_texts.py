@@ -308,6 +308,8 @@ def test_the_command_refuses_a_figure_without_matplotlib_before_a_model_is_opene
         (["--compare", "hf", "--every-token"], "--compare must not go with --every-token or --continuation"),
         (["--every-token", "--position", "1"], "--every-token or --continuation must not go with --position"),
         (["--every-token", "--plot", "x.png"], "--plot must be of one draw, got --every-token or --continuation"),
+        (["--stop", "."], "--stop must be left out with one draw; --every-token explains a text"),
+        (["--compare", "hf", "--max-tokens", "3"], "--max-tokens must be left out with one draw"),
         (["--continuation", "n"], "--continuation must begin where a token of the prompt ends"),
         (["--compare", "hff"], "semantics must name a preset"),
     ],

@@ -242,6 +242,7 @@ def test_nulls_are_as_absent_on_every_route(server: Server) -> None:
     assert server.post("/tokenize", {"prompt": "hi", "add_special_tokens": None}).json() == plain
     assert server.post("/detokenize", {"tokens": [388], "skip_special_tokens": None}).status_code == 200
     assert server.post("/abort_request", {"rid": "nobody", "abort_all": None}).status_code == 200
+    assert "got none; name what to stop" in refused(server, {}, "/abort_request")["message"]
     error = refused(server, {"rid": "a", "abort_all": 1}, "/abort_request")
     assert error["message"] == "abort_all must be true or false, got 1; leave it out for false"
 

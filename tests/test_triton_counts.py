@@ -67,6 +67,16 @@ def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_twice(rows: in
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rows", [128, 512])
+def test_large_batches_of_unlike_rows_are_read_no_oftener(rows: int) -> None:
+    for name, counts in counted("mixed counts", rows, 2):
+        is_greedy = name == "all, greedy"
+        assert counts["reads"] <= (1.02 if is_greedy else 2.0), name
+        assert counts["launches"] <= (2 if is_greedy else 4), name
+        assert counts["scratch"] <= (0.02 if is_greedy else 1.04), name
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_thresholds_read_no_more(rows: int) -> None:
     for name, counts in counted("counted thresholds", rows, 100):

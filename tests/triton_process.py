@@ -283,30 +283,46 @@ def nbytes(call: Any) -> int:
 def counts(
     rows: int, requests: dict[str, SamplingParams], shapes: Iterable[str] = COUNTED_SHAPES
 ) -> dict[str, dict[str, float]]:
-    """What the kernels read of rows of each shape and request, in reads of the logits, and what they need besides."""
+    """What the kernels read of rows of each shape and request, and what they need besides."""
     found = {}
     for shape in shapes:
         x = torch.from_numpy(counted_logits(shape, rows))
         for name, params in requests.items():
-            batch = SamplingBatch.of(row_states(tuple(x.shape), params, [((), ())] * rows, None, 7), x.shape[1])
-            packed = batch.metadata(None)
-            made = Mock(wraps=torch.empty)
-            before = replace(recorded_triton.counted)
-            stand_in: Any = Tiled((triton.BLOCK, triton.TILE))
-            with patch.object(triton.torch, "empty", made):
-                drawn = draw_on_device(x, packed, None, kernels=stand_in).moved(torch.Tensor.numpy)
-            expected = draw_rows(x.numpy(), packed)
-            now = recorded_triton.counted
-            found[f"{shape}, {name}"] = {
-                "reads": round((now.bytes_read - before.bytes_read) / x.nbytes, 3),
-                "launches": now.launches - before.launches,
-                "additions": round((now.additions - before.additions) / x.numel(), 3),
-                "longest loop": now.longest_loop,
-                "scratch": round(sum(map(nbytes, made.call_args_list)) / x.nbytes, 3),
-                "differences": int((drawn.token_ids != expected.token_ids).sum()),
-            }
-            now.longest_loop = 0
+            found[f"{shape}, {name}"] = counted_draw(x, [params] * rows)
     return found
+
+
+def mixed_counts(rows: int) -> dict[str, dict[str, float]]:
+    """What the kernels read of batches with rows of several shapes beside each other, for requests that also differ."""
+    x = np.concatenate([counted_logits(shape, rows // 4) for shape in ("peaked", "medium", "flat", "constant")])
+    requests = [*(COUNTED_PARAMS | THRESHOLDS).values()]
+    params = [requests[row % len(requests)] for row in range(rows)]
+    greedy = [COUNTED_PARAMS["greedy"]] * rows
+    logits = torch.from_numpy(x)
+    return {"all, greedy": counted_draw(logits, greedy), "all, mixed": counted_draw(logits, params)}
+
+
+def counted_draw(x: torch.Tensor, params: list[SamplingParams]) -> dict[str, float]:
+    """What the kernels read of rows, in reads of the logits, and what they need besides."""
+    shape = len(params), x.shape[1]
+    batch = SamplingBatch.of(row_states(shape, params, [((), ())] * len(params), None, 7), x.shape[1])
+    packed = batch.metadata(None)
+    made = Mock(wraps=torch.empty)
+    before = replace(recorded_triton.counted)
+    stand_in: Any = Tiled((triton.BLOCK, triton.TILE))
+    with patch.object(triton.torch, "empty", made):
+        drawn = draw_on_device(x, packed, None, kernels=stand_in).moved(torch.Tensor.numpy)
+    expected = draw_rows(x.numpy(), packed)
+    now = recorded_triton.counted
+    longest, now.longest_loop = now.longest_loop, 0
+    return {
+        "reads": round((now.bytes_read - before.bytes_read) / x.nbytes, 3),
+        "launches": now.launches - before.launches,
+        "additions": round((now.additions - before.additions) / x.numel(), 3),
+        "longest loop": longest,
+        "scratch": round(sum(map(nbytes, made.call_args_list)) / x.nbytes, 3),
+        "differences": int((drawn.token_ids != expected.token_ids).sum()),
+    }
 
 
 EDITED = {
@@ -531,6 +547,7 @@ def main() -> None:
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
             "counted sets": lambda: [counts(rows, AS_SETS, ("medium", "flat", "two plateaus", "ramp"))],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
+            "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
             "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],

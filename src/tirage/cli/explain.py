@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import check_alone, check_files, read_prompt
+from tirage.cli.given import check_alone, check_files, check_left_out, read_prompt
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import parse_options, sampling_options
 from tirage.cli.output import note, print_rich
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tirage.params import SamplingParams
 
 _FIGURES = (".png", ".svg", ".pdf")
+_OF_TEXTS = ("max_tokens", "stop", "stop_pattern")
+"""Options that end a text, and decide nothing about one draw."""
 
 
 @sampling_options()
@@ -56,6 +58,9 @@ def explain(
     params = parse_options(options)
     whole = every_token or continuation is not None
     check_alone({"--compare": bool(compare), "--every-token or --continuation": whole, "--position": position != -1})
+    if not whole:
+        of_texts = {name: options.get(name) for name in _OF_TEXTS}
+        check_left_out("with one draw; --every-token explains a text", **of_texts)
     check_files({"--plot": plot, "--html": html})
     check_figure(plot, html, several="--compare" if compare else "--every-token or --continuation" if whole else "")
     text = read_prompt(prompt)

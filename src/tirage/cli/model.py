@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.given import check_left_out
+
 if TYPE_CHECKING:
     from tirage.llm import LLM
 
 _PANEL: dict[str, Any] = {"rich_help_panel": "Model"}
+_API_KEY = "TIRAGE_API_KEY"
 ModelOption = Annotated[
     str, typer.Option("--model", metavar="NAME|PATH", help="a bundled model, a Hugging Face folder or a GGUF file")
 ]
@@ -27,9 +31,7 @@ DialectOption = Annotated[
 ]
 ApiKeyOption = Annotated[
     str | None,
-    typer.Option(
-        "--api-key", metavar="KEY", envvar="TIRAGE_API_KEY", help="of a server: sent as a bearer token", **_PANEL
-    ),
+    typer.Option("--api-key", metavar="KEY", envvar=_API_KEY, help="of a server: sent as a bearer token", **_PANEL),
 ]
 ModelNameOption = Annotated[
     str | None,
@@ -71,6 +73,8 @@ def open_any(
     from tirage.llm import LLM, is_address
 
     if dialect is None and model_name is None and not is_address(model):
+        if api_key != os.environ.get(_API_KEY):
+            check_left_out("with a model in this process", api_key=api_key)
         return open_model(model, **options)
     defaults = {"backend": "auto", "dtype": None, "device": None, "engine_arg": None, "draft": None}
     defaults["speculative_config"] = None

@@ -22,6 +22,7 @@ from tirage.guided.regular.expression import (
     optional,
     sequence,
 )
+from tirage.recently_used import RecentlyUsed
 
 Number = int | float | Decimal
 MAX_DIGITS = 400
@@ -36,6 +37,8 @@ _EXPONENT = optional(sequence([chars("eE"), optional(chars("+-")), _DIGITS]))
 _ZEROS = Repeat(LiteralText("0"), 0, None)
 _ZERO = sequence([LiteralText("0"), optional(sequence([LiteralText("."), Repeat(LiteralText("0"), 1, None)]))])
 _SOME_NOT_ZERO = sequence([_ZEROS, chars("", ("1", "9")), _MORE_DIGITS])
+_RANGES: RecentlyUsed[Expression] = RecentlyUsed(most=64, size=2_000)
+"""The ranges of integers used most recently, by the digits of their bounds."""
 
 
 def constant(value: Number) -> Expression:
@@ -78,6 +81,14 @@ def integers(low: int | None = None, high: int | None = None) -> Expression:
 
     Zero may have a minus sign where negative integers are allowed.
     """
+    found = _RANGES.find((low, high))
+    if found is None:
+        found = _integers(low, high)
+        _RANGES.put((low, high), found, len(f"{low}{high}"))
+    return found
+
+
+def _integers(low: int | None, high: int | None) -> Expression:
     if low is None and high is None:
         return sequence([_MINUS, _WHOLE])
     below = None if low is None else -low

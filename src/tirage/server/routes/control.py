@@ -66,8 +66,9 @@ def rids_of(rid: Any, request: Request) -> list[str]:
     """The ids in `rid`, each once; raises Refusal for anything else."""
     names = [rid] if isinstance(rid, str) else rid
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        got = "none" if rid is None else shown(rid)
         raise Refusal(
-            400, f"rid must be a non-empty text, or a list of them, got {shown(rid)}; name what to stop", param="rid"
+            400, f"rid must be a non-empty text, or a list of them, got {got}; name what to stop", param="rid"
         )
     limits = options_of(request).limits
     check_limit(limits, "max_prompts", len(names), "number of rid entries")
