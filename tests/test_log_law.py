@@ -536,3 +536,19 @@ def test_logits_that_were_written_to_before_the_backward_pass_are_refused() -> N
         logits.mul_(2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         values.sum().backward()
+
+
+@pytest.mark.parametrize("exponent", [1000.0, 1e20])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_a_dynamic_temperature_near_zero_has_the_law_of_the_smallest_one(temperature: float, exponent: float) -> None:
+    x = np.array([[1.0, 1.0 + 2**-23, 0.5, -1.0]], np.float32)
+    params = SamplingParams(temperature=temperature, dynatemp_range=1.0, dynatemp_exponent=exponent, seed=1)
+    laws = tirage.law(x, params)[0]
+    for token in range(4):
+        for dtype in (torch.float32, torch.float64):
+            logits = torch.from_numpy(x).to(dtype).requires_grad_()
+            value = log_law(logits, params, [token])
+            assert abs(float(value.detach().exp()) - laws[token]) < 1e-6
+            value.sum().backward()
+            assert logits.grad is not None
+            assert torch.isfinite(logits.grad).all()

@@ -24,14 +24,20 @@ from tirage.backends.numpy.plain import steps_of
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.exact import numbers
-from tirage.exact.keys import FLT_MAX, NEG_INF_KEY
+from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.weights import exponents, weights
 from tirage.laws.edit_slopes import Doubles, Ids, RowSlopes, check_steps, edited_logits
 from tirage.laws.reweighting import RULES as REWEIGHTS
 from tirage.laws.reweighting import reweighted
 from tirage.operators import Step
 from tirage.operators.row import OK, RowState, mass
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.temperature import (
+    DYNAMIC_TEMPERATURE,
+    DYNAMIC_TEMPERATURE_LISTED,
+    GREEDY,
+    LEAST_FACTOR,
+    TEMPERATURE,
+)
 from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 from tirage.operators.xtc import COINS
@@ -361,8 +367,10 @@ def _inverse_temperature(request: RowInput, edited: RowSlopes, branch: Branch) -
         return float(row.inverse_t), None
     low, power = step.c / ONE, step.d / 2.0**step.e
     fraction = (entropy / most) ** power
-    t = low + (1.0 - low) * fraction
-    inverse = min(float(numbers.from_bits(step.b)) / t, float(FLT_MAX))
+    t, of_high = low + (1.0 - low) * fraction, float(numbers.from_bits(step.b))
+    if t <= LEAST_FACTOR:
+        return of_high / LEAST_FACTOR, None
+    inverse = of_high / t
     by_entropy = (1.0 - low) * power * fraction / entropy
     moves = np.zeros(edited.x.size)
     moves[row.base] = -inverse / t * by_entropy * -shares * (logs + entropy)
