@@ -432,6 +432,39 @@ def test_large_logits_that_differ_little_have_the_slopes_of_their_differences() 
         torch.testing.assert_close(found.double(), softmax_slopes(x, 0.7, 5), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("largest", [1e17, 1e30, float(np.finfo(np.float32).max)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"top_k": 3},
+        {"top_p": 0.9, "temperature": 0.7},
+        {"dynatemp_range": 0.3},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.1},
+        {"top_p": 0.8, "semantics": "fastdeploy-air"},
+        {"temperature": 0.01, "semantics": "trtllm-legacy"},
+        {"repetition_penalty": 0.5},
+    ],
+    ids=str,
+)
+def test_equally_large_logits_have_equal_shares_in_float64_too(setting: dict[str, Any], largest: float) -> None:
+    params = SamplingParams(seed=1, **setting)
+    x, history = np.full((1, 5), largest, np.float32), [((0, 1, 2, 3, 4), ())]
+    laws = tirage.law(x, params, history=history)[0]
+    for token in np.flatnonzero(laws):
+        logits = torch.from_numpy(x).double()
+        assert float(log_law(logits, params, [token], history=history).exp()) == pytest.approx(laws[token], abs=1e-6)
+
+
+def test_a_logit_that_an_edit_holds_at_the_largest_number_has_no_slope() -> None:
+    x = torch.tensor([[3e38, 3e38, 2e38]], dtype=torch.float64, requires_grad=True)
+    value = log_law(x, SamplingParams(seed=1, repetition_penalty=0.5), [0], history=[((0, 1, 2), ())])
+    assert float(value.detach().exp()) == pytest.approx(1 / 3)
+    value.sum().backward()
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
 # --- rows that keep many ids, whose slopes are made in the backward pass ---------------------------------------------
 
 

@@ -114,11 +114,10 @@ class PlainLaw:
     def slopes(self, held: Doubles, at: int) -> tuple[float, Doubles]:
         """ln p of the token at place `at` of the `held` edited logits float64 [n], and its slopes by them [n]."""
         t = float(self.inverse_t)
-        z = held * t
-        highest = z.max()
-        shares = np.exp(z - highest)
+        z = (held - held.max()) * t
+        shares = np.exp(z)
         total = shares.sum()
-        value = z[at] - (highest + np.log(total))
+        value = z[at] - np.log(total)
         shares *= -t / total
         shares[at] += t
         return float(value), shares
@@ -296,8 +295,10 @@ def _terms(
 def _quotient(request: RowInput, edited: RowSlopes, branch: Branch, ids: NDArray[np.bool_]) -> Quotient:
     """The share of the mass of a branch that `ids`, bool [V], have."""
     t, moves = _inverse_temperature(request, edited, branch)
+    # The difference first: large logits, and their products with 1 / T, have no bits left for what tells them apart.
     with np.errstate(invalid="ignore"):
-        z = edited.x * t
+        x = edited.x - edited.x[branch.held].max()
+        z = x * t
     if branch.row.reweighted is not None:
         value, by_z = _reweighted_quotient(request, branch, z, ids)
     else:
@@ -307,7 +308,7 @@ def _quotient(request: RowInput, edited: RowSlopes, branch: Branch, ids: NDArray
     slopes = by_z * t
     if moves is not None:
         some = by_z != 0
-        slopes = slopes + (by_z[some] @ edited.x[some]) * moves
+        slopes = slopes + (by_z[some] @ x[some]) * moves
     return Quotient(value, slopes)
 
 
