@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from every_stage import bitmask, hashed_logits
@@ -311,10 +312,13 @@ def test_advance_refuses_what_are_no_tokens(tokens: Any) -> None:
         filled(2, 2).advance(tokens)
 
 
-@pytest.mark.parametrize("order", [None, 3, "01", {0: 1}], ids=repr)
-def test_reorder_refuses_what_is_no_order(order: Any) -> None:
-    with pytest.raises(ParamsError):
-        filled(2, 2).reorder(order)
+@pytest.mark.parametrize("order", [None, 3, "01", {0: 1}, np.array(1), np.array([[0, 1]])], ids=repr)
+@pytest.mark.parametrize("like", [None, jnp.zeros(V)], ids=["host", "jax"])
+def test_reorder_refuses_what_is_no_order(order: Any, like: Any) -> None:
+    batch = Batch(V, 2, like=like)
+    batch.add(SamplingParams(seed=1))
+    with pytest.raises(ParamsError, match=r"^order must be a sequence of slots"):
+        batch.reorder(order)
 
 
 @pytest.mark.parametrize("like", [[0.0], "numpy", np.zeros(3, int)], ids=repr)

@@ -375,6 +375,12 @@ def test_wrong_arguments_are_refused(logits: np.ndarray, top: int, message: str)
     assert message == str(caught.value)
 
 
+@pytest.mark.parametrize("follow", [3, None, np.array(1)], ids=repr)
+def test_ids_to_follow_are_a_sequence(follow: Any) -> None:
+    with pytest.raises(tirage.ParamsError, match=r"^follow must be a sequence of token ids"):
+        tirage.explain(np.zeros(5), tirage.SamplingParams(), follow=follow)
+
+
 def test_logits_are_left_alone() -> None:
     logits = np.arange(6, dtype=np.float32)
     logits.flags.writeable = False

@@ -278,6 +278,12 @@ def test_every_edit_has_its_slope_or_is_refused() -> None:
         ([1], ([1], [0, 2]), "kept_offsets must ascend from 0 to the number of kept_ids, 1"),
         ([1], ([1], [0, 1, 1]), r"kept must have integers kept_ids \[N\] and kept_offsets \[2\], got \[1\] and \[3\]"),
         ([1], 7, "kept must be a Draw of rows with return_kept, or its"),
+        ([1], [], "kept must be a Draw of rows with return_kept, or its"),
+        ([1], ([[1], [1, 2]], [0, 1]), r"kept must have integers kept_ids \[N\] and kept_offsets \[2\], got \[\] and"),
+        ([1], ([1, 2**32 + 2], [0, 2]), r"kept_ids must ascend within \[0, 5\) in each row, got others in row 0"),
+        (None, None, "token_ids must be 1 integers, one for each row of logits, got object"),
+        (["a"], None, "token_ids must be 1 integers, one for each row of logits, got <U1"),
+        ([2**40], None, r"token_ids must lie in \[0, 5\), got 1099511627776 in row 0"),
     ],
 )
 def test_what_does_not_fit_is_named(tokens: Any, kept: Any, message: str) -> None:

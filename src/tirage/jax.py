@@ -52,16 +52,12 @@ def log_law(
     batch = law_batch(states, matrix.shape[1])
     x = logits if logits.ndim == 2 else logits[None]
     words = backend.as_mask(mask, tuple(matrix.shape))
-    given = (jnp.asarray(token_ids), words, _pair(kept))
-    if not is_traced(*jax.tree.leaves(given)):
-        # What does not fit is named here rather than from inside a callback.
-        LawRequest.of(batch, None if words is None else np.asarray(words), *map(_host, (token_ids, given[2])))
-    return _log_law(_LawRows.of(batch), x if x.dtype == jnp.float64 else x.astype(jnp.float32), given)
-
-
-def _pair(kept: Any) -> Any:
     pair = (kept.kept_ids, kept.kept_offsets) if hasattr(kept, "kept_ids") else kept
-    return tuple(map(jnp.asarray, pair)) if isinstance(pair, (tuple, list)) and pair[0] is not None else pair
+    if not is_traced(*jax.tree.leaves((token_ids, words, pair))):
+        # What does not fit is named here rather than from inside a callback, and before JAX narrows integers.
+        LawRequest.of(batch, None if words is None else np.asarray(words), token_ids, pair)
+    given = (jnp.asarray(token_ids), words, None if pair is None else tuple(map(jnp.asarray, pair)))
+    return _log_law(_LawRows.of(batch), x if x.dtype == jnp.float64 else x.astype(jnp.float32), given)
 
 
 def _host(values: Any) -> Any:

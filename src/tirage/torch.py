@@ -62,7 +62,7 @@ def _host(values: Any) -> Any:
 
 def _on_host(kept: Any) -> Any:
     pair = (kept.kept_ids, kept.kept_offsets) if hasattr(kept, "kept_ids") else kept
-    return tuple(map(_host, pair)) if isinstance(pair, (tuple, list)) and pair[0] is not None else kept
+    return tuple(map(_host, pair)) if isinstance(pair, (tuple, list)) and pair and pair[0] is not None else kept
 
 
 class _RowLaws:

@@ -133,6 +133,8 @@ class Batch:
         """
         if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, np.ndarray)):
             raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
+        if getattr(order, "ndim", 1) != 1:
+            raise ParamsError(f"order must be a sequence of slots, got an array of shape {list(np.shape(order))}")
         if len(order) > self.capacity:
             raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
         picked = [None if old == -1 else self._row(old) for old in order]

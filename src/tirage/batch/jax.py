@@ -117,6 +117,8 @@ class JaxBatch(Batch):
     def reorder(self, order: Any) -> None:
         if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, np.ndarray, Array)):
             raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
+        if getattr(order, "ndim", 1) != 1:
+            raise ParamsError(f"order must be a sequence of slots, got an array of shape {list(np.shape(order))}")
         if len(order) > self.capacity:
             raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
         if not is_traced(order, *self._leaves()):

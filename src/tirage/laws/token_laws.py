@@ -490,8 +490,11 @@ def checked_tokens(tokens: Any, count: int, vocab_size: int) -> Ids:
 
 
 def _integers(values: Any) -> NDArray[Any]:
-    """The values as an array; none, whose type nobody said, as integers."""
-    array = np.asarray(values)
+    """The values as an array; none, whose type nobody said, as integers, and what no array holds as an object."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):  # lists of unlike lengths, tensors on a device
+        return np.asarray(None)
     return array if array.size else array.astype(np.int64)
 
 

@@ -59,11 +59,11 @@ def explain(
     """
     matrix = _one_row(logits)
     _check_top(top)
-    _check_follow(follow, matrix.shape[1])
+    followed = _ids_to_follow(follow, matrix.shape[1])
     row = sampling.row_states(matrix.shape, params, history, step, sample_index, state)[0]
     words = sampling.host_mask(mask, matrix.shape)
     case = _case(row, _named_request(matrix, row, words), _hard_masks(row, words, matrix.shape[1]), tokenizer)
-    return _explanation(case, top, frozenset(map(int, follow)))
+    return _explanation(case, top, followed)
 
 
 def _one_row(logits: Any) -> NDArray[np.float32]:
@@ -78,10 +78,17 @@ def _check_top(top: Any) -> None:
         raise ParamsError(f"top must be an integer >= 0, got {top!r}; 0 follows the drawn token alone")
 
 
-def _check_follow(follow: Sequence[int], size: int) -> None:
-    for token in follow:
+def _ids_to_follow(follow: Sequence[int], size: int) -> frozenset[int]:
+    try:
+        each = list(follow)
+    except TypeError:
+        raise ParamsError(
+            f"follow must be a sequence of token ids, got {follow!r:.60}; wrap one id in a list"
+        ) from None
+    for token in each:
         if isinstance(token, (bool, np.bool_)) or not isinstance(token, (int, np.integer)) or not 0 <= token < size:
             raise ParamsError(f"follow must hold token ids in [0, {size}), got {token!r:.60}")
+    return frozenset(map(int, each))
 
 
 def _named_request(matrix: NDArray[np.float32], state: SamplingRow, words: NDArray[np.int32] | None) -> RowInput:
