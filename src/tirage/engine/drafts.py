@@ -16,9 +16,9 @@ Proposal = tuple[Sequence[int], int]
 
 # What a token of a draft model adds to the time of a pass, its own included, as a share of that of a single token.
 _COST = 0.12
-# Drafts are no shorter than tokens of that cost together, and those of a source that was mostly wrong are left out for
-# so many times the cost: what may be lost is about the same for models that read drafts for nothing and for others.
-# Each trial in which no token was right doubles that, up to a bound.
+# The tokens of a draft cost `_AT_LEAST` together, or more. A source that was mostly wrong is tried again after `_RETRY`
+# times the cost of a token, in steps; each trial without a right token doubles that wait, up to `_LONGEST_WAIT` times.
+# So a model whose drafts cost nearly nothing loses about as much as one whose drafts are expensive.
 _AT_LEAST, _RETRY, _LONGEST_WAIT = 0.12, 140, 8
 # The share of the latest token in a rate.
 _WEIGHT = 0.25

@@ -1,9 +1,8 @@
 """Prompt lookup: drafts from what followed the last n-gram of a text where the text or its prompt had it before.
 
-Records, tables and edits repeat a passage with other values in it. So a passage that a draft came from is followed on
-when the text has departed from it: past the token that it has instead of the passage's, which n-grams that hold the new
-value would only find again a few tokens later. What was another value once is likely to be one again: a draft ends
-before such a token.
+Records, tables and edits repeat a passage with other values in it. So when a text departs from the passage that its
+draft came from, the passage is followed on behind the token that differs: n-grams would find it again only a few tokens
+later, when the new value has left them. A value that differed once may well differ again, so a draft ends before it.
 """
 
 from __future__ import annotations
