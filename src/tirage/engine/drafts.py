@@ -23,7 +23,7 @@ _AT_LEAST, _RETRY, _LONGEST_WAIT = 0.12, 140, 8
 # The share of the latest token in a rate.
 _WEIGHT = 0.25
 # Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model, and negative ones are
-# passages that the text goes along with changes (`prompt_lookup`).
+# passages that the text repeats with changes (`prompt_lookup`).
 _FIRST_RATES, _LONG_RATE = {-3: 0.3, -2: 0.3, -1: 0.3, 0: 0.7, 1: 0.2, 2: 0.25, 3: 0.4}, 0.7
 
 

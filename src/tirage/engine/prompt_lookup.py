@@ -29,7 +29,7 @@ _SHARED = 3
 
 @dataclass(slots=True)
 class Passage:
-    """An earlier part of a text that the text goes along: the token at `at` is expected after the first `read` ones.
+    """An earlier part of a text that the text repeats: the token at `at` is expected after the first `read` ones.
 
     `changed` counts the latest tokens of the text that the passage does not have; 0 where the last is the passage's.
     `varied` are the places of all tokens of the text that were not those of the passage that it went along there.
@@ -43,7 +43,7 @@ class Passage:
     shared: int = _SHARED
 
     def follow(self, tokens: NDArray[np.int32]) -> bool:
-        """Goes on along the `tokens` int32 [T] that are new; whether the text still goes along the passage."""
+        """Follows the `tokens` int32 [T] that are new; whether the text still repeats the passage."""
         for position, token_id in enumerate(tokens[self.read :].tolist(), start=self.read):
             if not self._step(tokens, token_id, position):
                 return False
