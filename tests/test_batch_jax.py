@@ -367,6 +367,15 @@ def test_a_filter_that_no_trace_knows_is_refused_by_name(monkeypatch: pytest.Mon
         filled().add(SamplingParams(top_h=0.5))
 
 
+@pytest.mark.parametrize("carried", [{"mirostat": 2}, {"adaptive_target": 0.2}], ids=str)
+def test_what_carries_a_state_is_refused_at_temperature_zero_too(carried: dict[str, Any]) -> None:
+    params = SamplingParams(temperature=0.0, seed=1, **carried)
+    message = f"{next(iter(carried))} must be off in a batch like a JAX array, got it on"
+    with pytest.raises(ParamsError, match=message):
+        filled().add(params)
+    assert tirage.Batch(V, 1).add(params) == 0
+
+
 def refused(params: SamplingParams) -> bool:
     """Whether a batch like a JAX array refuses the request."""
     try:

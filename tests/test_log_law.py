@@ -432,6 +432,39 @@ def test_large_logits_that_differ_little_have_the_slopes_of_their_differences() 
         torch.testing.assert_close(found.double(), softmax_slopes(x, 0.7, 5), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("largest", [1e17, 1e30, float(np.finfo(np.float32).max)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"top_k": 3},
+        {"top_p": 0.9, "temperature": 0.7},
+        {"dynatemp_range": 0.3},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.1},
+        {"top_p": 0.8, "semantics": "fastdeploy-air"},
+        {"temperature": 0.01, "semantics": "trtllm-legacy"},
+        {"repetition_penalty": 0.5},
+    ],
+    ids=str,
+)
+def test_equally_large_logits_have_equal_shares_in_float64_too(setting: dict[str, Any], largest: float) -> None:
+    params = SamplingParams(seed=1, **setting)
+    x, history = np.full((1, 5), largest, np.float32), [((0, 1, 2, 3, 4), ())]
+    laws = tirage.law(x, params, history=history)[0]
+    for token in np.flatnonzero(laws):
+        logits = torch.from_numpy(x).double()
+        assert float(log_law(logits, params, [token], history=history).exp()) == pytest.approx(laws[token], abs=1e-6)
+
+
+def test_a_logit_that_an_edit_holds_at_the_largest_number_has_no_slope() -> None:
+    x = torch.tensor([[3e38, 3e38, 2e38]], dtype=torch.float64, requires_grad=True)
+    value = log_law(x, SamplingParams(seed=1, repetition_penalty=0.5), [0], history=[((0, 1, 2), ())])
+    assert float(value.detach().exp()) == pytest.approx(1 / 3)
+    value.sum().backward()
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
 # --- rows that keep many ids, whose slopes are made in the backward pass ---------------------------------------------
 
 
@@ -536,3 +569,19 @@ def test_logits_that_were_written_to_before_the_backward_pass_are_refused() -> N
         logits.mul_(2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         values.sum().backward()
+
+
+@pytest.mark.parametrize("exponent", [1000.0, 1e20])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_a_dynamic_temperature_near_zero_has_the_law_of_the_smallest_one(temperature: float, exponent: float) -> None:
+    x = np.array([[1.0, 1.0 + 2**-23, 0.5, -1.0]], np.float32)
+    params = SamplingParams(temperature=temperature, dynatemp_range=1.0, dynatemp_exponent=exponent, seed=1)
+    laws = tirage.law(x, params)[0]
+    for token in range(4):
+        for dtype in (torch.float32, torch.float64):
+            logits = torch.from_numpy(x).to(dtype).requires_grad_()
+            value = log_law(logits, params, [token])
+            assert abs(float(value.detach().exp()) - laws[token]) < 1e-6
+            value.sum().backward()
+            assert logits.grad is not None
+            assert torch.isfinite(logits.grad).all()

@@ -205,6 +205,11 @@ class JaxBatch(Batch):
                     f"{step.stage} must be a filter that JAX compiles in a batch like a JAX array, got one that it "
                     "does not; make the batch without like"
                 )
+        if state.compiled.carrier is not None:  # at temperature 0, where it is no filter of the row
+            raise ParamsError(
+                f"{state.carrier_name} must be off in a batch like a JAX array, got it on: its state follows each "
+                "token; make the batch without like"
+            )
         return SlotRequest(compiled=state.compiled, history=history, seed=state.seed, sample_index=sample_index)
 
     def _check_room(self, length: int) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tirage.backends.numpy.distribution import RowInput
 from tirage.errors import ParamsError
 from tirage.exact import numbers
+from tirage.exact.keys import FLT_MAX
 from tirage.operators import Operation, Step
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
@@ -48,6 +49,14 @@ class RowSlopes:
     def add(self, ids: NDArray[np.integer], values: Doubles | float) -> None:
         """Adds to the logits of `ids` [n]."""
         self.x[ids] += values
+
+    def hold(self) -> None:
+        """Holds the logits where those of a draw are held, in [-FLT_MAX, FLT_MAX]; one that is held moves no more."""
+        beyond = np.flatnonzero(np.isfinite(self.x) & (np.abs(self.x) > FLT_MAX))
+        self.x[beyond] = np.copysign(FLT_MAX, self.x[beyond])
+        self.slope[beyond] = 0.0
+        if self.by_top is not None:
+            self.by_top[beyond] = 0.0
 
     def by_model(self, ids: Ids, by_edited: Doubles) -> tuple[Ids, Doubles]:
         """Slopes by the model's logits of something with the slopes float64 [n] by edited logits of `ids` [n].
@@ -135,6 +144,7 @@ def edited_logits(request: RowInput, logits: Doubles) -> RowSlopes:
     for step in request.steps:
         if not step.op.is_filter:
             SLOPES[step.op](edited, row, step)
+            edited.hold()
     return edited
 
 

@@ -24,14 +24,20 @@ from tirage.backends.numpy.plain import steps_of
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.exact import numbers
-from tirage.exact.keys import FLT_MAX, NEG_INF_KEY
+from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.weights import exponents, weights
 from tirage.laws.edit_slopes import Doubles, Ids, RowSlopes, check_steps, edited_logits
 from tirage.laws.reweighting import RULES as REWEIGHTS
 from tirage.laws.reweighting import reweighted
 from tirage.operators import Step
 from tirage.operators.row import OK, RowState, mass
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.temperature import (
+    DYNAMIC_TEMPERATURE,
+    DYNAMIC_TEMPERATURE_LISTED,
+    GREEDY,
+    LEAST_FACTOR,
+    TEMPERATURE,
+)
 from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 from tirage.operators.xtc import COINS
@@ -108,11 +114,10 @@ class PlainLaw:
     def slopes(self, held: Doubles, at: int) -> tuple[float, Doubles]:
         """ln p of the token at place `at` of the `held` edited logits float64 [n], and its slopes by them [n]."""
         t = float(self.inverse_t)
-        z = held * t
-        highest = z.max()
-        shares = np.exp(z - highest)
+        z = (held - held.max()) * t
+        shares = np.exp(z)
         total = shares.sum()
-        value = z[at] - (highest + np.log(total))
+        value = z[at] - np.log(total)
         shares *= -t / total
         shares[at] += t
         return float(value), shares
@@ -290,8 +295,10 @@ def _terms(
 def _quotient(request: RowInput, edited: RowSlopes, branch: Branch, ids: NDArray[np.bool_]) -> Quotient:
     """The share of the mass of a branch that `ids`, bool [V], have."""
     t, moves = _inverse_temperature(request, edited, branch)
+    # The difference first: large logits, and their products with 1 / T, have no bits left for what tells them apart.
     with np.errstate(invalid="ignore"):
-        z = edited.x * t
+        x = edited.x - edited.x[branch.held].max()
+        z = x * t
     if branch.row.reweighted is not None:
         value, by_z = _reweighted_quotient(request, branch, z, ids)
     else:
@@ -301,7 +308,7 @@ def _quotient(request: RowInput, edited: RowSlopes, branch: Branch, ids: NDArray
     slopes = by_z * t
     if moves is not None:
         some = by_z != 0
-        slopes = slopes + (by_z[some] @ edited.x[some]) * moves
+        slopes = slopes + (by_z[some] @ x[some]) * moves
     return Quotient(value, slopes)
 
 
@@ -361,8 +368,10 @@ def _inverse_temperature(request: RowInput, edited: RowSlopes, branch: Branch) -
         return float(row.inverse_t), None
     low, power = step.c / ONE, step.d / 2.0**step.e
     fraction = (entropy / most) ** power
-    t = low + (1.0 - low) * fraction
-    inverse = min(float(numbers.from_bits(step.b)) / t, float(FLT_MAX))
+    t, of_high = low + (1.0 - low) * fraction, float(numbers.from_bits(step.b))
+    if t <= LEAST_FACTOR:
+        return of_high / LEAST_FACTOR, None
+    inverse = of_high / t
     by_entropy = (1.0 - low) * power * fraction / entropy
     moves = np.zeros(edited.x.size)
     moves[row.base] = -inverse / t * by_entropy * -shares * (logs + entropy)

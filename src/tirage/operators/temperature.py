@@ -15,6 +15,9 @@ from tirage.operators.row import RowState, mass, mean_exponent
 
 _UNIT = numbers.temperature_constant(1.0)
 _ONE = 1 << 32
+_LEAST = 1 << 9
+LEAST_FACTOR = _LEAST / _ONE
+"""The smallest share of its largest temperature that a dynamic temperature comes down to."""
 
 
 # --- the rules ----------------------------------------------------------------------------------------------------
@@ -54,7 +57,7 @@ def entropy_fraction(mean: int, total: int, count: int, e: int, s: int) -> int:
 def factor(low: int, fraction: int) -> np.float32:
     """T max / T at this fraction of the way from T min = `low` * T max up; both in units of 2^-32."""
     t = low + ((_ONE - low) * fraction >> 32)
-    return np.float32((1 << 62) // max(t, 1 << 9)) * np.float32(2.0**-30)
+    return np.float32((1 << 62) // max(t, _LEAST)) * np.float32(2.0**-30)
 
 
 GREEDY = Operation("GREEDY", run=_greedy)
