@@ -399,6 +399,7 @@ def line(data: dict[str, Any]) -> str:
 
 def main(folder: Path) -> None:
     """Write every file."""
+    folder.mkdir(parents=True, exist_ok=True)
     for topic, cases in TOPICS.items():
         lines = [line(data) for data in cases()]
         (folder / f"{topic}.jsonl").write_text("\n".join(lines) + "\n")

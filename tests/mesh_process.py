@@ -20,6 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
+from odd_operator import NO_PAST, drawn, expected, registered
+from odd_operator import logits as odd_logits
+from odd_operator import requests as odd_requests
 
 import tirage
 from tirage import SamplingParams
@@ -196,6 +199,19 @@ def collectives(program: Any, inside: bool = False) -> Iterator[tuple[bool, Any]
                     yield from collectives(nested, inside or equation.primitive.name in {"while", "scan"})
 
 
+def an_operator_that_no_backend_knows_is_drawn() -> None:
+    with registered() as odd:
+        alone = expected(odd)
+        x, mesh = jnp.asarray(odd_logits()), mesh_of()
+
+        def draw(x: Any) -> Any:
+            spread = sharded.MeshLogits(logits=x, mesh=mesh, axis="vocab")
+            return tirage.sample(spread, odd_requests(odd), history=NO_PAST).token_ids
+
+        assert drawn(sharded.MeshLogits(logits=x, mesh=mesh, axis="vocab"), odd) == alone
+        assert jax.jit(draw)(x).tolist() == alone
+
+
 def wrong_arguments_are_refused_by_name() -> None:
     mesh, logits = mesh_of(), jnp.zeros((1, 16))
 
@@ -303,6 +319,7 @@ CHECKS = (
     half_precision_logits,
     new_parameters_need_no_new_program,
     devices_contribute_the_stated_bytes_whatever_the_vocabulary,
+    an_operator_that_no_backend_knows_is_drawn,
     wrong_arguments_are_refused_by_name,
     rows_that_need_whole_logits_leave_their_neighbours_as_they_are,
     whole_logits_are_gathered_for_the_rows_that_need_them_alone,

@@ -225,5 +225,5 @@ def test_the_bar_of_a_batch_moves_before_a_row_is_done(tmp_path: Path) -> None:
 def test_words_are_completed_one_by_one() -> None:
     complete = Completer([*COMMANDS, *PARAMETERS])
     assert [complete("/se", i) for i in range(3)] == ["/set ", "/seed ", None]
-    assert [complete("top_", i) for i in range(6)] == ["top_p ", "top_k ", "top_a ", "top_n_sigma ", "top_h ", None]
+    assert [complete("dry_b", i) for i in range(3)] == ["dry_base ", "dry_breaker_token_ids ", None]
     assert complete("/", len(COMMANDS) - 1) == "/quit "

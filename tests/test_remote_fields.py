@@ -10,6 +10,7 @@ import pytest
 from peer_contract import read_rows
 
 from tirage import GuidedDecodingParams, ParamsError, RequestOutputKind, SamplingParams
+from tirage.operators import OPERATORS
 from tirage.params import FIELDS
 from tirage.remote.formats import FORMATS
 from tirage.remote.inside_vllm import inside_fields
@@ -55,6 +56,9 @@ VALUES: dict[str, Any] = {
     "dynatemp_exponent": 2.0, "smoothing_factor": 0.3, "smoothing_curve": 2.0, "min_keep": 3, "p_less": "norm",
     "tfs": 0.9, "sequence_bias": [[[1, 2], 1.5]],
 }  # fmt: skip
+for _operator in OPERATORS.values():
+    for _name, _examples in _operator.examples.items():
+        VALUES.setdefault(_name, _examples[0])
 WITH: dict[str, dict[str, Any]] = {
     "close_grammar": {"guided_decoding": VALUES["guided_decoding"]},
     "forcing": {"guided_decoding": VALUES["guided_decoding"]},

@@ -67,7 +67,7 @@ def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_twice(rows: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [128, 512])
+@pytest.mark.parametrize("rows", [128, pytest.param(512, marks=pytest.mark.exhaustive)])  # 512 take 8 GB
 def test_large_batches_of_unlike_rows_are_read_no_oftener(rows: int) -> None:
     for name, counts in counted("mixed counts", rows, 2):
         is_greedy = name == "all, greedy"

@@ -20,7 +20,8 @@ from reference.arithmetic import (
     uniform,
     weight,
 )
-from reference.row import NOTHING, OK, Branch, filters_of, run
+from reference.branch import NOTHING, OK, Branch
+from reference.row import filters_of, run
 from tirage.params import SamplingParams
 from tirage.semantics import resolve
 

@@ -1,4 +1,4 @@
-"""SGLang's door for custom logits processors: the class that its documentation derives from.
+"""SGLang's interface for custom logits processors: the class that its documentation derives from.
 
 A processor's code is registered by whoever runs the server, `tirage serve --enable-custom-logit-processor
 --logits-processor MyProcessor=my_module:MyProcessor`; a request only carries its name.

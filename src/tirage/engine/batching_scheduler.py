@@ -203,7 +203,7 @@ class BatchingScheduler:
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def _step_model(self) -> Sequence[RowOutput]:
-        """The outputs of a step of the model; when it fails, no request knows what it has, so that all end."""
+        """The outputs of a step of the model; if it fails, the state of no request is known, so that all end."""
         self._drawn, self._late = {}, {}
         try:
             return self._model.step(self._draw) if self._running or self._scored or self._probes else ()
@@ -250,7 +250,7 @@ class BatchingScheduler:
             each.drawn_at = self._meter.last_tick
 
     def _begin(self, key: int, logits: Any) -> None:
-        """Has a row of logits float32 [1, V] drawn from in the thread of its processor."""
+        """Has the token of a row of logits float32 [1, V] drawn in the thread of its processor."""
         sequence = self._late[key] = self._running[key]
         sequence.logits = on_host(logits)[0].copy()
         if sequence.group.request.keep_logits and not sequence.sample.token_ids:
@@ -431,7 +431,7 @@ class BatchingScheduler:
 
 
 def problem_of(row: DrawnRow | BaseException | None, output: RowOutput) -> ModelError | None:
-    """What is wrong with the token of a step: there is one without a draw, or another than was drawn."""
+    """What is wrong with the token of a step: none was drawn, or it is not the one that was. None if nothing is."""
     if row is None:
         return ModelError(f"the engine ended the request: {output.ended}" if output.ended else "a token was not drawn")
     drawn = token_of(row)

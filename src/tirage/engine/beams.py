@@ -62,11 +62,11 @@ ENTRIES_AT_ONCE = 32
 
 @dataclass(slots=True)
 class Longer:
-    """The hypotheses of the next length as far as they are made: of the first `count` of the `candidates`, best first.
+    """Hypotheses that are one token longer, made so far from the first `count` of the `candidates`, best first.
 
-    `most` is how many candidates were asked for, as few are needed where few hypotheses end. `chosen` go on and `ended`
-    have ended, with the beam before; `accepts_more` says whether ended ones may be added. Of the first `entered` of
-    both the logprob entries are there.
+    `most` is how many candidates were asked for: few are needed where few hypotheses end. `chosen` go on and `ended`
+    have ended, each with the beam that it continues; `accepts_more` says whether ended ones may be added. The first
+    `entered` of both have their logprob entries.
     """
 
     accepts_more: bool
@@ -153,7 +153,7 @@ class BeamSearch:
         width = self._beams.beam_width
         if len(longer.chosen) == width and longer.count >= width:
             return True
-        # Fewer candidates than were asked for are all that there are.
+        # Where fewer candidates were found than asked for, there are no others.
         is_last = len(longer.candidates) < longer.most or longer.count == self._scorer.limit
         return is_last and longer.count == len(longer.candidates)
 

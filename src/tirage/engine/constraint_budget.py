@@ -13,12 +13,12 @@ from tirage.workers.cancel import checkpoint
 
 _LIMITS: ContextVar[tuple[float, float]] = ContextVar("limits", default=(math.inf, math.inf))
 SLOW_S = 0.002
-"""Processor time of a mask from which on the masks of a request are computed beside the engine's thread."""
+"""Processor time of one mask above which the masks of a request are computed beside the engine's thread."""
 _FADING = 0.98
-"""What is left of the time that a token has taken when the next one of any sample takes none."""
+"""The part of `token_s` that is left after a further token, of any sample, that takes no time."""
 
 _TOKEN_SHARE = 0.5
-"""The part of the most time of a mask that a token may take: a grammar's library holds the interpreter's lock there."""
+"""The limit of a token as a share of that of a mask: a grammar's library holds the interpreter's lock meanwhile."""
 _GROWTH = 8
 """How many times as long as the last token the next one may take where texts have many derivations."""
 
@@ -38,9 +38,9 @@ class ConstraintBudget:
 
     `max_total_s` is for all samples together, `max_mask_s` for one mask and `max_token_s` for one token; they are those
     of the surrounding `limited` block, and without limit where there is none.
-    `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
-    and take a thousand times as long from one token to the next, and the first of any. `token_s` is what a token lately
-    took at most; until one was taken, it is infinite where the first mask was slow.
+    `is_slow`: its masks are computed beside the engine's thread. So are the first mask of any constraint, and all masks
+    of an `ambiguous` one, which may take a thousand times as long from one token to the next. `token_s` is the longest
+    time that a token has lately taken; before the first token it is infinite if the first mask was slow.
     """
 
     def __init__(self) -> None:

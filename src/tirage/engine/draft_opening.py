@@ -1,4 +1,4 @@
-"""The draft model of a config, opened and held against the tokenizer of the model that it goes ahead of."""
+"""Opens the draft model of a config, and checks that its vocabulary is that of the model it drafts for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whether a model reads drafts as it reads tokens one by one, found out on a few tokens before any text has drafts.
 
-A cache that keeps a token taken back, or positions that do not count on within a pass, would change texts without a
-word. Rounding moves logits by far less: bfloat16 by 2 % of the largest, float32 by a millionth.
+A cache that keeps a token that was taken back, or positions that do not advance within a pass, would change texts
+unnoticed. Rounding moves logits by far less: bfloat16 by 2 % of the largest, float32 by a millionth.
 """
 
 from __future__ import annotations

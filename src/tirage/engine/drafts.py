@@ -16,14 +16,14 @@ Proposal = tuple[Sequence[int], int]
 
 # What a token of a draft model adds to the time of a pass, its own included, as a share of that of a single token.
 _COST = 0.12
-# Drafts are no shorter than tokens of that cost together, and those of a source that was mostly wrong are left out for
-# so many times the cost: what may be lost is about the same for models that read drafts for nothing and for others.
-# Each trial in which no token was right doubles that, up to a bound.
+# The tokens of a draft cost `_AT_LEAST` together, or more. A source that was mostly wrong is tried again after `_RETRY`
+# times the cost of a token, in steps; each trial without a right token doubles that wait, up to `_LONGEST_WAIT` times.
+# So a model whose drafts cost nearly nothing loses about as much as one whose drafts are expensive.
 _AT_LEAST, _RETRY, _LONGEST_WAIT = 0.12, 140, 8
 # The share of the latest token in a rate.
 _WEIGHT = 0.25
 # Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model, and negative ones are
-# passages that the text goes along with changes (`prompt_lookup`).
+# passages that the text repeats with changes (`prompt_lookup`).
 _FIRST_RATES, _LONG_RATE = {-3: 0.3, -2: 0.3, -1: 0.3, 0: 0.7, 1: 0.2, 2: 0.25, 3: 0.4}, 0.7
 
 

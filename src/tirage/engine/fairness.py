@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 TURN_STEPS = 8
-"""Steps for which a row keeps its turn: models move the caches of rows whose company changes."""
+"""Steps for which a row keeps its turn: when the rows of a step change, models may have to move their caches."""
 STEP_S = 0.05
 """Seconds that a step with several requests shall not exceed."""
 ALONE_S = 0.2
@@ -95,7 +95,7 @@ class Turns:
         self._had: dict[Any, int] = {}
 
     def order(self, keys: Iterable[K]) -> list[K]:
-        """The keys, the next ones first, else in their own order; those left out are forgotten, new ones begin last."""
+        """The keys, the next ones first, equal ones as given; new ones are next too, those left out are forgotten."""
         keys = list(keys)
         least = min((self._had[key] for key in keys if key in self._had), default=0)
         self._had = {key: self._had.get(key, least) for key in keys}
@@ -113,7 +113,7 @@ class Turns:
 
 
 def interleaved(items: Sequence[T], key_of: Callable[[T], FairnessKey], turns: Turns) -> list[T]:
-    """The items with those of each tenant and request in turn, those first that have had the fewest turns."""
+    """The items of all tenants and requests in turn; those that have had the fewest turns come first."""
     requests = defaultdict[FairnessKey, list[T]](list)
     for item in items:
         requests[key_of(item)].append(item)
@@ -140,12 +140,12 @@ def share_of(tenant: Tenant, others: Iterable[Tenant], whole: int) -> int:
 
 
 class StepPace:
-    """How long steps take, as a part that each has and one for every row, by the steps of the recent past.
+    """How long steps take: a constant part, and a part for every row, estimated from recent steps.
 
-    The parts can only be told apart when steps differ in size; until then all of the time is that of the rows. The
-    part that each step has is no longer than the shortest one: as the rows are chosen so that steps are equally long,
-    their number alone tells little on a machine that is busy at times. What many rows take is a guess where steps had
-    few. Rows of another kind may be far slower than those before them, which the last step shows first.
+    The parts can only be told apart when steps differ in size; until then all of the time counts as that of the rows.
+    The constant part is no longer than the shortest step: rows are chosen so that steps are equally long, so on a
+    machine that is busy at times their number alone tells little. After steps of few rows, the time of many is a guess.
+    Rows of another kind may be far slower than those before them, so the last step alone counts where it was slower.
     """
 
     def __init__(self, step_s: float = STEP_S) -> None:
@@ -172,7 +172,7 @@ class StepPace:
 
     @property
     def most_rows(self) -> int:
-        """The rows of a step that lasts `step_s` seconds, or twice the part that each step has, if that is longer.
+        """The rows of a step that lasts `step_s` seconds, or twice the constant part of a step, if that is longer.
 
         They are at most four times those of the largest step of late, where it had more than a few.
         """
@@ -180,7 +180,7 @@ class StepPace:
 
     @property
     def most_rows_alone(self) -> int:
-        """The same for ALONE_S, or four times the part that each step has."""
+        """The same for ALONE_S seconds, or four times the constant part."""
         return self._rows_within(max(ALONE_S, 4 * self._base_s))
 
     def _rows_within(self, seconds: float) -> int:

@@ -1,7 +1,7 @@
 """Which samples get the tokens that their constraints force in a step, and which of these tokens the model reads then.
 
-Both take a part of each step, in turn, so that the other rows do not wait for 128 samples with long forced texts. A
-sample whose turn has not come rests; it gets the same tokens in a later step, read in the same passes.
+Both may take only a part of each step, so that 128 samples with long forced texts do not hold up the other rows. A
+sample whose turn has not come rests; it gets the same tokens in a later step, which the model reads in the same passes.
 """
 
 from __future__ import annotations

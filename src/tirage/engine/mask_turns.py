@@ -1,8 +1,8 @@
-"""The turns of constrained samples: as many take part in a step as their constraints have time for in it.
+"""The turns of constrained samples: those take part in a step for whose constraints it has time.
 
-Cheap masks are computed in the engine's thread. Where one has been expensive, or may take a search for the end of a
-text, those of its constraint are computed in a thread of their own, and a sample whose mask is not ready draws its
-token in a later step: the same token, since it depends on neither.
+Cheap masks are computed in the engine's thread. Once a mask has been expensive, or may take a search for the end of a
+text, the masks of its constraint are computed in a thread of their own, and a sample whose mask is not ready draws its
+token in a later step. It is the same token, which depends neither on the thread nor on the step.
 """
 
 from __future__ import annotations

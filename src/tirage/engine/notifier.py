@@ -9,8 +9,8 @@ import threading
 # How long the engine waits for a loop. Longer than the work of 256 streams takes, and shorter than a gap that anyone
 # would notice.
 _WAIT_S = 0.05
-# A turn may go on in so many calls of `flush`, of which a step makes two, before it is waited for. What is ready
-# together is written together, so that a loop that is some steps behind takes less time for each.
+# How many calls of `flush`, two for each step, may pass before the engine waits for a turn to end. A loop that is some
+# steps behind writes what is ready in one go, so that it takes less time for each step.
 _AHEAD = 15
 # From a wake-up to the end of what it caused: the readers' tasks, then those that send, then the next callback.
 _ROUNDS = 3
@@ -20,9 +20,9 @@ class Notifier:
     """Wakes the readers in event loops that have something to read, with one call per loop for all its readers.
 
     `add` and `flush` are for the engine's thread, which is at most eight steps ahead of the loops that it has woken.
-    Python hands the interpreter over to another thread every 5 ms at the soonest, so that beside a model that takes
-    no time a loop would make one system call in 5 ms. A loop that does not come back within 50 ms is busy with
-    something else: it delays nobody again until it has come back.
+    Python switches threads once in 5 ms at the soonest, so beside a model that takes no time a loop would make one
+    system call in 5 ms. A loop that does not come back within 50 ms is busy with something else: the engine does not
+    wait for it again until it has come back.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Notifier:
         self._waiters.setdefault(waiter.get_loop(), []).append(waiter)
 
     def flush(self) -> None:
-        """Wakes the readers added since the last call, and waits for loops that have long been at it.
+        """Wakes the readers added since the last call, and waits for loops that are far behind.
 
         Takes at most 50 ms for each such loop.
         """
@@ -73,7 +73,7 @@ class LoopTurn:
             self._ended.set()
 
     def has_ended(self) -> bool:
-        """Whether the loop is done; waits for that in the end, but not again once it was in vain."""
+        """Whether the loop is done; after `_AHEAD` calls waits for that, but not again once a wait has timed out."""
         self._asked += 1
         wait_s = 0.0 if self._late or self._asked <= _AHEAD else _WAIT_S
         ended = self._ended.wait(wait_s)

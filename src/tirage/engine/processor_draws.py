@@ -103,7 +103,7 @@ class ProcessorDraws:
         # The draw that each thread is making, also where its sample has ended meanwhile.
         self._drawing: dict[ProcessorThread, PendingDraw] = {}
         self._changed = threading.Event()
-        # Whether threads are switched quickly, since a call goes on and on.
+        # Whether threads are switched quickly at present, because of a call that takes long.
         self._shares = False
         self.sequences: list[RunningSequence] = []
 
@@ -176,7 +176,7 @@ class ProcessorDraws:
             self._changed.wait(left)
 
     def _share_interpreter(self, now: float) -> None:
-        """Has Python switch threads more often while a call goes on and on; otherwise as it was."""
+        """Has Python switch threads more often while a call takes long, and as before otherwise."""
         calls = [thread.calling for thread in [*self._drawing]]
         slow = any(calling is not None and now - calling[1] > _WAIT_S for calling in calls)
         if slow and not self._shares:

@@ -1,9 +1,8 @@
 """Prompt lookup: drafts from what followed the last n-gram of a text where the text or its prompt had it before.
 
-Records, tables and edits repeat a passage with other values in it. So a passage that a draft came from is followed on
-when the text has departed from it: past the token that it has instead of the passage's, which n-grams that hold the new
-value would only find again a few tokens later. What was another value once is likely to be one again: a draft ends
-before such a token.
+Records, tables and edits repeat a passage with other values in it. So when a text departs from the passage that its
+draft came from, the passage is followed on behind the token that differs: n-grams would find it again only a few tokens
+later, when the new value has left them. A value that differed once may well differ again, so a draft ends before it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SHARED = 3
 
 @dataclass(slots=True)
 class Passage:
-    """An earlier part of a text that the text goes along: the token at `at` is expected after the first `read` ones.
+    """An earlier part of a text that the text repeats: the token at `at` is expected after the first `read` ones.
 
     `changed` counts the latest tokens of the text that the passage does not have; 0 where the last is the passage's.
     `varied` are the places of all tokens of the text that were not those of the passage that it went along there.
@@ -44,7 +43,7 @@ class Passage:
     shared: int = _SHARED
 
     def follow(self, tokens: NDArray[np.int32]) -> bool:
-        """Goes on along the `tokens` int32 [T] that are new; whether the text still goes along the passage."""
+        """Follows the `tokens` int32 [T] that are new; whether the text still repeats the passage."""
         for position, token_id in enumerate(tokens[self.read :].tolist(), start=self.read):
             if not self._step(tokens, token_id, position):
                 return False

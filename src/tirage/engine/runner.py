@@ -262,7 +262,7 @@ def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
         raise ModelError(f"{name} must give logits of shape [{wanted}], got {list(array.shape)}")
     if array.dtype == _FLOAT32:
         return array
-    # Asked last, because NumPy puts the name together anew each time.
+    # Checked last, because NumPy builds the name anew each time.
     if array.dtype.name not in _LOGIT_TYPES:
         raise ModelError(f"{name} must give float32 logits, got {array.dtype}")
     return array.astype(np.float32)

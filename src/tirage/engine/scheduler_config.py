@@ -1,4 +1,4 @@
-"""What an engine's scheduler is asked to hold to."""
+"""The settings of an engine's scheduler."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Scorer:
             self._ranking = params.replace(logprobs=self._count, logprobs_mode="processed")
 
     def list_next(self, beams: Sequence[Beam]) -> DrawSteps[None]:
-        """Finds the best next tokens of each beam, as its `listed`; its company does not matter."""
+        """Finds the best next tokens of each beam, as its `listed`; they do not depend on the other beams."""
         for beam in beams:
             beam.mask = beam.sample.mask(self._vocab_size)
         yield from self._list(beams)

@@ -1,7 +1,7 @@
 """The steps of an engine's only sample while nothing else waits: a step of all rows, less what several rows need.
 
-After a forward pass the processor's caches hold weights, so that every object and function of a step comes from memory:
-what a step of one row does not touch is most of its time.
+After a forward pass the processor's caches hold weights, so every object and function that a step uses has to be read
+from memory. That would be most of the time of a step of all rows with one row in it; this one uses far fewer.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Speculation:
             self._model.truncate_row(sequence.row, len(draft.ahead))
 
     def forget(self, sequence: RunningSequence) -> None:
-        """Drops what is kept of a sample that has ended; its row holds no token that it has not."""
+        """Drops what is kept of a sample that has ended, and the tokens in its row that it does not have."""
         for forget in (self.drop, self._proposer.forget):
             try:
                 forget(sequence)

@@ -53,7 +53,7 @@ class StepRows:
 
     def end(self, seconds: float, *, searched: bool) -> None:
         """Ends the step, which took so many seconds after its prompts; `searched`: hypotheses of searches were made."""
-        # Making them takes time of which the rows of the step tell nothing.
+        # The time that making them takes has nothing to do with the number of rows.
         if self._count and not searched:
             self._pace.record(self._count, max(0.0, seconds - self._waited_s))
         self.drawing, self._beams, self._count = [], None, 0

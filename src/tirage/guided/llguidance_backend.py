@@ -47,14 +47,15 @@ ROW_ITEMS = 2_000
 """Most rules that may be under way at one place, or four times those of a schema: all its members may come next."""
 # A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
 _STATE_S, _TOKEN_S = 6e-6, 5e-8
-# Masks of which the processor time is taken after one that took long.
+# How many masks are timed in processor time after one that took long.
 _WATCHED = 32
 _FULL = re.compile("too many (?:states|expressions)")
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
 _SLICES = ("[a-z]{1,10}", "[0-9A-Za-z]{1,10}", r'[^"\\\x00-\x1F\x7F]{1,15}', r'[^"\\\x00-\x1F\x7F]+')
-"""Tokens of which a mask takes all or looks at each: those of words, as names, addresses and patterns have no spaces,
-and those of strings in JSON. Each takes every compilation some 15 microseconds. Of strings longer tokens are few: with
-30 characters, two more for the longer ones, or one of whitespace, as the library has by default, no mask is faster."""
+"""Groups of tokens, as patterns, that a mask allows as a whole where it can, instead of looking at each token: words
+without spaces, of which names, addresses and patterns consist, and parts of JSON strings. Each adds some 15 us to every
+compilation. Strings have few longer tokens: up to 30 characters instead, two more groups for the longer ones, or one of
+whitespace, as the library has by default, made no mask faster."""
 STACK_MEGABYTES = 64
 """Stack on which rules may lead deep: the compiler takes up to 3 KB for each rule and each group inside another."""
 _LARGE = 1 << 16
@@ -194,7 +195,7 @@ class SharedLexer:
         return matcher.deep_copy()
 
     def replace(self) -> None:
-        """Begins a new automaton for all texts, as this one is full: a text that rests shall not hold it any longer."""
+        """Begins a new automaton for all texts, as this one is full; texts that rest let go of the full one too."""
         with self._lock:
             self.start, self._states = self._make(), 0.0
             for each in [*self._cursors]:
@@ -229,7 +230,7 @@ class SharedLexer:
 class LlguidanceCursor:
     """The state of one text in llguidance; see `Cursor`.
 
-    Its matcher is made of its tokens when something is asked of it. Where a mask finds the automaton full there is a
+    Its matcher is made from its tokens when it is first needed. Where a mask finds the automaton full there is a
     new one, for which every text reads its tokens again; where a token finds it full it is refused without an error,
     hence `renew`.
     """

@@ -190,7 +190,7 @@ class Operator:
 
     `fields` declares its parameters (`tirage.fields.record.param`), the one that switches it on first. `rule` is the
     rule of SPEC.md. For tests, `examples` has values to try of each parameter, and `gentle` switches the stage on so
-    that several tokens survive it in company of all others.
+    that several tokens survive it and all other stages together.
 
     `lower` and `bans` take, by name, what they read: fields of SamplingParams, options of Semantics, `history`, `step`.
     `lower` returns a Step, an Edit, or None when the stage is off; `bans` the ids that the stage forbids: hard masks,

@@ -73,7 +73,7 @@ def create_app(
 
 
 def check_root(root: str | None, paths: Collection[str]) -> None:
-    """Raises ParamsError for a root path that is the beginning of a route: nobody could tell whether it was left on."""
+    """Raises ParamsError for a root path that begins a route: nothing would tell whether a proxy has removed it."""
     if root is not None and any(path.startswith(f"{root}/") for path in paths):
         raise ParamsError(f"--root-path must not begin a route of this server, got {root!r}; choose another path")
 

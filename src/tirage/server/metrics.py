@@ -19,7 +19,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        # What tells how much of the prompts was found in the cache, for those who may know that of all tenants.
+        # How much of all tenants' prompts was found in the cache, which not every client may see.
         self.cache_registry = CollectorRegistry(auto_describe=True)
         self._routes: frozenset[str] = frozenset()
         self._requests = Counter(

@@ -119,7 +119,7 @@ class NextTokenExplainer:
                 raise Refusal(499, "the client has left")
             piece = ids[start : start + _PIECE]
             await self._manager.in_pool(partial(accept, request, piece, vocab_size=llm.model.vocab_size), **turn)
-        # One with all tokens followed that a request may name has nearly a megabyte, and twenty before it is written.
+        # One that follows as many tokens as a request may name takes nearly a megabyte as JSON, and twenty before that.
         return await self._manager.in_pool(lambda: quickly(written, llm, request, logits, question), **turn)
 
     async def _logits(self, key: Key) -> Logits:

@@ -213,7 +213,7 @@ class Lane:
         if work.cancelled():
             job.result.cancel()
         else:
-            # Asked for even where nobody waits for it any more, or it would be logged.
+            # Read even if nobody waits for the result any more: asyncio logs exceptions that were never read.
             error = work.exception()
             if not job.result.done():
                 job.result.set_result(work.result()) if error is None else job.result.set_exception(error)

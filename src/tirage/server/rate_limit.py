@@ -60,7 +60,7 @@ class RateLimiter:
 
     @classmethod
     def of(cls, options: Options) -> RateLimiter:
-        """The limiter of a server. Without keys a client could invent one, so that all clients have one budget then."""
+        """The limiter of a server. Where clients need no key they could invent one, so all of them share a budget."""
         return cls(
             requests_per_minute=options.requests_per_minute,
             tokens_per_minute=options.tokens_per_minute,

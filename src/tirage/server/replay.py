@@ -25,7 +25,7 @@ _KEYS = frozenset({
     "replay", "tirage", "model", "prompt_token_ids", "standalone", "adapter", "unrepeatable", "params", "beams",
     "samples",
 })  # fmt: skip
-# What records of before it was noted lack, and what it is there.
+# Members that older records lack, and their values for these.
 _LATER: Mapping[str, Any] = {"begun": ""}
 _MOST_SAMPLES = 1 << 16
 _NOTHING: Mapping[str, Any] = {"token_ids": [], "finish_reason": None}

@@ -1,4 +1,4 @@
-"""JAX arrays at the door: what `sample` accepts, checked, as float32 [B, V]; concrete or traced."""
+"""JAX arrays as `sample` accepts them, concrete or traced, checked, as float32 [B, V]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy arrays at the door: what `sample` accepts, checked, as float32 [B, V]."""
+"""NumPy arrays as `sample` accepts them, checked, as float32 [B, V]."""
 
 from __future__ import annotations
 

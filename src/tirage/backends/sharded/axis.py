@@ -1,6 +1,6 @@
 """A mesh axis that the vocabulary lies on: what its devices exchange inside `shard_map`, in sums and short lists.
 
-The counterpart of `communicate` for programs that XLA compiles; numbers are int32 and uint32, for JAX without x64.
+The counterpart of `communicators` for programs that XLA compiles; numbers are int32 and uint32, for JAX without x64.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ answer does not depend on other texts."""
 RULE_WORK, ALL_RULES_WORK = 100_000, 600_000
 """Work spent on the lower bounds of one rule, and of all rules."""
 STACKS_BEFORE_TEXT, STACKS_INSIDE_TEXT = 100_000, 5_000
-"""Most stacks of all states on the way to the end of the fewest bytes. A new one takes 10 to 20 microseconds."""
-# The work of a stack of a state, at a byte that moves past it.
+"""Most stacks of all states together on a shortest way to an end, before the text begins and inside it. A new one takes
+10 to 20 microseconds."""
+# The work of each stack of a state when it moves past a byte.
 _BYTE_WORK = 4
 _FAR = 1 << 30
 # Answers, and values of `cached`, that are kept for one constraint.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-TYPES = ("null", "boolean", "number", "string", "array", "object")
 TYPE_NAMES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _TYPE_NAMES = frozenset(TYPE_NAMES)
 _ONLY_TEXT, _SCHEMA_KINDS = frozenset({str}), frozenset({bool, dict})

@@ -212,7 +212,7 @@ class LarkWriter:
         if isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part:
             body = _other_names(part) or _print(part, self._tokens)
         elif is_constant(part):
-            # Nobody will ask for constants again.
+            # Not remembered, as the same constants are unlikely to come again.
             body = _print(part, self._tokens)
         else:
             body = printed(part, self._tokens)

@@ -32,7 +32,6 @@ _MOST_KEPT = 1 << 20
 _UNUSED = 3
 """The references to a kept copy that nobody else holds: the list's, a variable's and that of `getrefcount` itself."""
 
-Ints = NDArray[np.int32]
 Logits = NDArray[np.float32]
 
 
@@ -100,8 +99,8 @@ class Context:
         places = self._line_up(sequences)
         in_order = self.shared or are_neighbours(places)
         order = range(count) if in_order else sorted(range(count), key=places.__getitem__)
-        # One by one, which finds less of NumPy out of the processor's caches, through which the weights have passed.
-        # Besides, NumPy lets another thread have the interpreter, and this one then waits for that.
+        # One by one, which needs less code of NumPy: the weights have driven it out of the processor's caches.
+        # Besides, NumPy may release the interpreter's lock, and this thread would have to wait to get it back.
         for at, row in enumerate(order):
             self._tokens[at], self._positions[at], self._sequences[at] = token_ids[row], positions[row], places[row]
             self._wanted[at] = True
@@ -169,8 +168,8 @@ class Context:
     def _copied(self, logits: Logits, order: NDArray[np.intp] | None) -> Logits:
         """A copy, with the rows in an `order` if there is one, because the next batch writes to the same memory.
 
-        It goes into the memory of one before which nobody holds any more: fresh memory has to be zeroed by the system
-        first, which takes longer than the copy.
+        It reuses the memory of an earlier copy that nobody holds any more: the system has to zero fresh memory first,
+        which takes longer than the copy.
         """
         if logits.size > _MOST_KEPT:
             return logits.copy() if order is None else logits[order]

@@ -1,4 +1,4 @@
-"""The sizes that the header of a GGUF file declares, held against the file before any memory is taken for them."""
+"""The sizes that the header of a GGUF file declares, compared with the file before any memory is taken for them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def padded_size(rows: Sequence[HuggingFaceRow]) -> int:
 def choose_rows(rows: Sequence[HuggingFaceRow], keys: Sequence[Hashable], limit: int) -> list[int]:
     """The indices of the first row and of those after it that join its pass of at most `limit` tokens.
 
-    `keys` has for each row what rows of one pass must have in common, None for a row that has no company. A pass has
+    `keys` has for each row what rows of one pass must have in common, None for a row that is read alone. A pass has
     prompts of lengths (2^k, 2^(k+1)], so that less than half of it is padding.
     """
     chosen = [0]

@@ -1,4 +1,4 @@
-"""The size that a configuration declares, held against that of its weights before any memory is taken for it."""
+"""The size that a configuration declares, compared with that of its weights before any memory is taken for it."""
 
 from __future__ import annotations
 

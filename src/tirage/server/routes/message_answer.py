@@ -73,7 +73,7 @@ class MessageAnswer(ABC):
         return JsonAnswer(self.group, self.whole, headers=headers, encoded=self.encoded)
 
     def encoded(self, parts: Sequence[bytes]) -> None:
-        """Called with the JSON of a whole answer, in parts, before it is sent; nothing is to be done with it."""
+        """Called with the JSON of a whole answer, in parts, before it is sent; does nothing here."""
         return
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def adapter_named(model: str | None, lora_path: str | None, manager: RequestMana
             raise DialectError(f"lora_path must name an adapter of this server, got {path!r:.80}", "lora_path")
         return path
     name, base = model or "", manager.options.model_name
-    # Where adapters come and go, a name that is none now is not the base's.
+    # Where adapters come and go, an unknown name may be that of an unloaded one, and so does not mean the base.
     answers_to_all = not known and manager.options.lora_root is None
     if answers_to_all or name in {"", base, *known}:
         return name if name in known else None
