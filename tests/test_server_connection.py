@@ -13,7 +13,7 @@ from raw_http import connect, exchange, read_all, request, status_of
 from servers import Server, slow_server
 
 LONG: dict[str, Any] = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 480, "ignore_eos": True}}
-SHORT = {"text": "Once", "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
+SHORT = {"text": "Once", "sampling_params": {"max_new_tokens": 2, "ignore_eos": True, "sampling_seed": 1}}
 CHUNKED = (
     b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
 )
