@@ -86,8 +86,11 @@ def kept(base: str, questions: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def compared(question: str, trees: list[Path], turns: int) -> list[dict[str, Any]]:
-    """A row per figure that both trees give."""
-    taken = [[asked(question, tree) for tree in trees] for _ in range(turns)]
+    """A row per figure that both trees give; they are asked in turns, each first in every second one."""
+    taken: list[list[Figures]] = []
+    for turn in range(turns):
+        found = {tree: asked(question, tree) for tree in trees[:: (-1) ** turn]}
+        taken.append([found[tree] for tree in trees])
     both = [key for key in taken[0][0] if all(key in figures for turn in taken for figures in turn)]
     return [row for key in both if (row := _row(question, key, taken))]
 
