@@ -131,12 +131,7 @@ class Batch:
         `order` are integers [n], n <= capacity. A repeated slot is copied, for beams; slots from n on become empty.
         Raises ParamsError for a slot that is empty or out of range.
         """
-        if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, np.ndarray)):
-            raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
-        if getattr(order, "ndim", 1) != 1:
-            raise ParamsError(f"order must be a sequence of slots, got an array of shape {list(np.shape(order))}")
-        if len(order) > self.capacity:
-            raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
+        check_order(order, self.capacity, np.ndarray)
         picked = [None if old == -1 else self._row(old) for old in order]
         copies = [None if row is None else _copy(row) for row in picked]
         self._slots = [*copies, *[None] * (self.capacity - len(copies))]
@@ -222,6 +217,16 @@ class Batch:
         if count == len(self):
             return self.slots
         raise ParamsError(f"rows must be {self.capacity} (one per slot) or {len(self)} (one per request), got {count}")
+
+
+def check_order(order: Any, capacity: int, *arrays: type) -> None:
+    """Raises ParamsError unless `order` is a sequence, or an array [n] of one of these types, with n <= `capacity`."""
+    if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, *arrays)):
+        raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
+    if getattr(order, "ndim", 1) != 1:
+        raise ParamsError(f"order must be a sequence of slots, got an array of shape {list(np.shape(order))}")
+    if len(order) > capacity:
+        raise ParamsError(f"order must name at most {capacity} slots, got {len(order)}")
 
 
 def bounded(value: Any, name: str, low: int, high: int) -> int:

@@ -20,7 +20,7 @@ from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.dispatch import draw_rows
 from tirage.backends.jax.slots import SlotRequest, Slots
 from tirage.backends.jax.traced_history import appended
-from tirage.batch.host import Batch, bounded
+from tirage.batch.host import Batch, bounded, check_order
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY, History
@@ -115,12 +115,7 @@ class JaxBatch(Batch):
         self._arrays = replace(self._arrays, scalars=scalars | {"used": used})
 
     def reorder(self, order: Any) -> None:
-        if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, np.ndarray, Array)):
-            raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
-        if getattr(order, "ndim", 1) != 1:
-            raise ParamsError(f"order must be a sequence of slots, got an array of shape {list(np.shape(order))}")
-        if len(order) > self.capacity:
-            raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
+        check_order(order, self.capacity, np.ndarray, Array)
         if not is_traced(order, *self._leaves()):
             order = np.array([old if old == -1 else self._occupied(old) for old in _host(order)], np.int32)
         room = (0, self.capacity - len(order))
