@@ -164,23 +164,24 @@ def class_of(points: Iterable[int]) -> str:
 
 def email() -> Expression:
     """Mailboxes of RFC 5321, 4.1.2, with at most 64 characters before the `@` and 255 after it."""
-    return _mailbox("[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{|}~]", rf"(?:{_LABEL}\.)*{_LABEL}", beyond="")
+    return _mailbox(r"A-Za-z0-9!#$%&'*+\-\/=?^_`{|}~", rf"(?:{_LABEL}\.)*{_LABEL}", beyond="")
 
 
 def idn_email() -> Expression:
     """Mailboxes of RFC 6531: characters beyond ASCII before the `@`, an `idn-hostname` after it."""
     beyond = r"\u{80}-\u{10ffff}"
-    atom = f"[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{{|}}~{beyond}]"
-    return _mailbox(atom, idn_hostname(), beyond=beyond)
+    return _mailbox(rf"A-Za-z0-9!#$%&'*+\-\/=?^_`{{|}}~{beyond}", idn_hostname(), beyond=beyond)
 
 
 def _mailbox(atom: str, domain: str, *, beyond: str) -> Expression:
-    # Lengths are counted over characters that may be there, since llguidance takes long to count any at all.
-    local = rf"""(?:{atom}+(?:\.{atom}+)*|"(?:[ !#-\[\]-~{beyond}]|\\[ -~])*")"""
-    short = intersection([_read(f"[ -~{beyond}]{{1,64}}"), _read(local)])
+    # Lengths are counted over characters that may be there, and inside of quotes, since llguidance takes long to count
+    # any at all.
+    plain = intersection([_read(f"[{atom}.]{{1,64}}"), _read(rf"[{atom}]+(?:\.[{atom}]+)*")])
+    inside = intersection([_read(f"[ -~{beyond}]{{0,62}}"), _read(rf"(?:[ !#-\[\]-~{beyond}]|\\[ -~])*")])
+    local = choice([plain, sequence([text('"'), inside, text('"')])])
     host = intersection([_read(f"[ -?A-~{beyond}]{{1,255}}"), _read(domain)])
     address = choice([sequence([text("["), _read(_IPV4), text("]")]), sequence([text("[IPv6:"), ipv6(), text("]")])])
-    return sequence([short, text("@"), choice([host, address])])
+    return sequence([local, text("@"), choice([host, address])])
 
 
 def uuid() -> str:
