@@ -97,10 +97,11 @@ def _more_likely(rows: NDArray[np.float32], arguments: list[dict[str, Any]]) -> 
 
 def laws() -> dict[str, Callable[[], LawPlot]]:
     """The plots by the names of their files; each is made when it is drawn, as some need the model."""
-    twice, once = ("river", "pond", "river"), ("meadow", "pond", "river", "meadow", "pond")
-    loop = ("hill", "old", "pond", "river", "hill", "old", "pond", "meadow", "hill", "old", "pond")
-    seen = "seen so far: river, pond, river"
-    repeated = "so far: hill old pond river, hill old pond meadow, hill old pond"
+    return laws_of_filters() | laws_of_edits()
+
+
+def laws_of_filters() -> dict[str, Callable[[], LawPlot]]:
+    """The plots of what a draw keeps of the law: temperatures and filters."""
     return {
         "temperature": lambda: at("temperature", 0, 0.5, 2.0),
         "dynatemp_range": lambda: at("dynatemp_range", 0.0, 0.4, 0.8),
@@ -146,6 +147,16 @@ def laws() -> dict[str, Callable[[], LawPlot]]:
         "adaptive_target": lambda: at("adaptive_target", -1.0, 0.3, 0.1),
         "mirostat": lambda: at("mirostat", 0, 1, 2, note="with mirostat_tau=1.5", mirostat_tau=1.5),
         "mirostat_tau": lambda: at("mirostat_tau", 5.0, 1.6, 1.2, note="with mirostat=2", mirostat=2),
+    }
+
+
+def laws_of_edits() -> dict[str, Callable[[], LawPlot]]:
+    """The plots of what changes logits before: penalties, biases and bans."""
+    twice, once = ("river", "pond", "river"), ("meadow", "pond", "river", "meadow", "pond")
+    loop = ("hill", "old", "pond", "river", "hill", "old", "pond", "meadow", "hill", "old", "pond")
+    seen = "seen so far: river, pond, river"
+    repeated = "so far: hill old pond river, hill old pond meadow, hill old pond"
+    return {
         "repetition_penalty": lambda: at("repetition_penalty", 1.0, 1.1, 1.3, seen=twice, note=seen),
         "frequency_penalty": lambda: at("frequency_penalty", 0.0, 0.5, 1.0, seen=twice, note=seen),
         "presence_penalty": lambda: at("presence_penalty", 0.0, 0.5, 1.0, seen=twice, note=seen),
