@@ -17,6 +17,7 @@ from steady_steps import counted
 import tirage
 from tirage import Batch, ParamsError, SamplingParams, Status
 from tirage.backends.torch.device import ops, report
+from tirage.backends.torch.device.rows import DeviceRows
 from tirage.backends.torch.log_op import log_mass
 from tirage.backends.torch.plan import REWRITES
 from tirage.batch.torch import TorchBatch
@@ -339,6 +340,18 @@ def test_rows_of_fixed_size_report_thesame(asked: tuple[SamplingParams, ...]) ->
         np.testing.assert_array_equal(told.asked_logprobs[:, :wide], drawn.given_logprobs)
         assert told.asked_logprobs[:, wide:].isnan().all()
         assert told.asked_logprobs.shape[1] == rows.layout.asked == (64 if asked is NAMED else 0)
+
+
+@pytest.mark.parametrize("most", [2, 65])
+def test_rows_without_values_can_report(most: int) -> None:
+    there, _ = _batches(NAMED)
+    there.sample(_logits(0, CAPACITY))
+    rows = DeviceRows(CAPACITY, V + 60, torch.device("meta"), 64)
+    rows.grow(there._there.layout)
+    (token, *_), told = rows.step_reported(torch.zeros(CAPACITY, V + 60, device="meta"), most=most)
+    assert token.shape == (CAPACITY,)
+    assert told.top_ids.shape == (CAPACITY, most)
+    assert (told.asked_logprobs.shape, told.asked_logprobs.dtype) == ((CAPACITY, 64), torch.float32)
 
 
 # --- the logarithm ----------------------------------------------------------------------------------------------------
