@@ -253,8 +253,8 @@ class TorchBatch(Batch):
         return self._listed
 
     def _viewed(self, slots: Sequence[int]) -> tuple[int, int, Tensor | None]:
-        """(how many first candidates some request wants to see, how many tokens some one names, the rows that report
-        int64 [n]; None for all)."""
+        """(how many first candidates some request wants to see, how many tokens one names at most, the rows that
+        report int64 [n]; None for all)."""
         asking = self._reporting()
         if len(slots) not in self._which:
             forms = [form for form in (self._forms[slot] for slot in asking) if form is not None]
