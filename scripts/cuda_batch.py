@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from tirage import Batch, Draw, SamplingParams
+from tirage.backends.torch.device.mixed import as_tensors
 
 V, CAPACITY, STEPS = 1000, 6, 40
 COMPARED = ("token_ids", "sampled_logprobs", "support_sizes", "status", "seeds")
-REPORTED = ("logprobs", "ranks", "top_token_ids", "top_logprobs")
+REPORTED = ("logprobs", "ranks", "top_token_ids", "top_logprobs", "given_logprobs")
 EVERYTHING = SamplingParams(
     temperature=0.8,
     top_k=50,
@@ -32,6 +33,7 @@ EVERYTHING = SamplingParams(
     dry_multiplier=0.5,
     dry_sequence_breakers=(),
     logprobs=2,
+    logprob_token_ids=[3, V - 1, 7],
 )
 
 
@@ -60,7 +62,7 @@ def _logits(seed: int, rows: int = CAPACITY, vocab_size: int = V) -> Tensor:
 
 def _different(there: Draw, here: Draw) -> int:
     """How many entries of two draws differ; all NaN are one."""
-    total = 0
+    total, here = 0, as_tensors(here, torch.device("cpu"))
     for name in (*COMPARED, *(REPORTED if here.logprobs is not None else ())):
         a, b = getattr(there, name).cpu().numpy(), getattr(here, name).cpu().numpy()
         total += int((~((a == b) | ((a != a) & (b != b)))).sum())

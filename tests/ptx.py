@@ -43,14 +43,14 @@ _SLOTS = (
     | dict.fromkeys(
         (
             "y_ptr", "candidates_ptr", "bias_values_ptr", "powers_ptr", "phrase_bias_ptr", "edited_ptr", "scale_ptr",
-            "top_logprob_ptr",
+            "top_logprob_ptr", "asked_logprob_ptr",
         ),
         "*fp32",
     )
     | dict.fromkeys(
         (
             "given_ptr", "words_ptr", "early_ptr", "edits_ptr", "in_prompt_ptr", "in_output_ptr", "ring_ptr",
-            "ahead_ptr", "breaks_ptr", "phrases_ptr", "tail_ptr", "above_ptr", "arrived_ptr",
+            "ahead_ptr", "breaks_ptr", "phrases_ptr", "tail_ptr", "above_ptr", "arrived_ptr", "asked_ptr",
         ),
         "*i32",
     )
@@ -75,6 +75,7 @@ _OF_SLOTS = {
     "PART": launches.PART,
     "COPIED": launches.COPIED,
     "TILE": launches.IDS,
+    "NAMED": launches.NAMED,
     "IS_BFLOAT": False,
     "FULL": 4,
     "EMPTY": 3,

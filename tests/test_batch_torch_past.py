@@ -249,7 +249,7 @@ def test_a_step_with_all_of_it_and_logprobs_is_compiled_whole_and_draws_thesame(
     names = [*ASKED]
     rows, alone = (_filled(TorchBatch, names[:-1], history_capacity=64) for _ in range(2))
     for batch in (rows, alone):
-        batch.add(SamplingParams(logprobs=2, seed=1))
+        batch.add(SamplingParams(logprobs=2, logprob_token_ids=(3, 9, 2, 5), seed=1))
     fixed = rows.device_rows()
     step = torch.compile(lambda x: fixed.step_reported(x, most=2), fullgraph=True, backend=counter)
     for number in range(12):
@@ -258,4 +258,5 @@ def test_a_step_with_all_of_it_and_logprobs_is_compiled_whole_and_draws_thesame(
         alone.advance(drawn)
         assert torch.equal(token, drawn.token_ids)
         assert torch.equal(told.top_ids, drawn.top_token_ids)
+        assert torch.allclose(told.asked_logprobs, drawn.given_logprobs, rtol=0, atol=0, equal_nan=True)
     assert counter.frame_count == 1

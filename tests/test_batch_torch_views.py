@@ -14,8 +14,10 @@ import torch
 from platforms import needs_newest_triton, needs_triton
 from steady_steps import counted
 
-from tirage import Batch, SamplingParams, Status
-from tirage.backends.torch.device import report
+import tirage
+from tirage import Batch, ParamsError, SamplingParams, Status
+from tirage.backends.torch.device import ops, report
+from tirage.backends.torch.device.rows import DeviceRows
 from tirage.backends.torch.log_op import log_mass
 from tirage.backends.torch.plan import REWRITES
 from tirage.batch.torch import TorchBatch
@@ -45,6 +47,18 @@ OF_DRAWS = (
     SamplingParams(dynatemp_range=0.5, logprobs=4, semantics="llamacpp"),
 )
 """What is told of the set that a row was drawn from: no more tokens than that holds, those without weight too."""
+NAMED = (
+    SamplingParams(logprob_token_ids=[1]),
+    SamplingParams(temperature=0.7, top_p=0.8, logprobs=2, logprob_token_ids=[*range(V - 1, -1, -1)]),
+    SamplingParams(top_k=6, logprob_token_ids=[39, 3, 3, 0], logprobs_mode="processed", repetition_penalty=1.3),
+    SamplingParams(temperature=0, logprob_token_ids=[5, 6, 7], logprobs_mode="processed", logprobs=1),
+    SamplingParams(min_p=0.1, temperature=0.6),
+    SamplingParams(allowed_token_ids=range(0, V, 2), logprob_token_ids=range(9), logprobs_mode="processed"),
+    SamplingParams(temperature=0.6, top_k=9, logprob_token_ids=range(3, V), logprobs_mode="sampled"),
+    SamplingParams(logprobs=3, temperature=1.4),
+    SamplingParams(dynatemp_range=0.5, logprob_token_ids=[8, 1], logprobs_mode="processed", semantics="llamacpp"),
+)
+"""Requests that name tokens: one, all, one twice, some that are masked, cut or drawn; beside some that name none."""
 AS_SETS = (
     SamplingParams(typical_p=0.7),
     SamplingParams(top_p=0.8, logprobs=2),
@@ -61,7 +75,7 @@ AS_SETS = (
 HOSTED = (
     SamplingParams(typical_p=0.7, return_kept=True),
     SamplingParams(typical_p=0.7, logprobs=7, return_kept=True),
-    SamplingParams(top_k=5, logprob_token_ids=[1, 3], logprobs=1, logprobs_mode="sampled"),
+    SamplingParams(top_k=5, logprob_token_ids=[1, 3], logprobs=1, logprobs_mode="sampled", return_kept=True),
     SamplingParams(top_h=0.4, return_kept=True),
     SamplingParams(mirostat=2, return_kept=True),
 )
@@ -91,6 +105,20 @@ def _logits(step: int, rows: int) -> torch.Tensor:
     return torch.from_numpy(x)
 
 
+def assert_same_named(drawn: Any, expected: Any) -> None:
+    """A tensor on the device of what a batch on the host has as tuples, NaN past each row's own."""
+    found, wanted = drawn.given_logprobs, expected.given_logprobs
+    if wanted is None:
+        assert found is None
+        return
+    wide = np.full((len(wanted), max(map(len, wanted))), np.nan, np.float32)
+    for row, values in zip(wide, wanted, strict=True):
+        row[: len(values)] = values
+    assert (found.dtype, found.shape) == (torch.float32, wide.shape)
+    np.testing.assert_array_equal(found.numpy(), wide)
+    np.testing.assert_array_equal(np.signbit(found.numpy()[wide == 0]), np.signbit(wide[wide == 0]))
+
+
 def same(steps: int = 25, params: tuple[SamplingParams, ...] = ASKED, fields: tuple[str, ...] = FIELDS) -> Any:
     """The batch on the device, after so many steps that are those of NumPy."""
     there, here = _batches(params)
@@ -104,7 +132,7 @@ def same(steps: int = 25, params: tuple[SamplingParams, ...] = ASKED, fields: tu
             found, wanted = (np.asarray(getattr(each, field)) for each in (drawn, expected))
             assert found.dtype == wanted.dtype
             assert found.tobytes() == wanted.tobytes() or np.array_equal(found, wanted, equal_nan=True), (step, field)
-        assert repr(drawn.given_logprobs) == repr(expected.given_logprobs)
+        assert_same_named(drawn, expected)
         for batch in (there, here):
             batch.advance(drawn)
             if step == 12:
@@ -134,6 +162,83 @@ def test_views_of_what_was_drawn_from_are_those_of_numpy() -> None:
 def test_processed_views_of_a_dynamic_temperature_are_those_of_numpy() -> None:
     asked = tuple(each.replace(logprobs_mode="processed") for each in (*OF_DRAWS[6:7], *OF_DRAWS[9:]))
     assert not same(40, (*asked, ASKED[1], AS_SETS[0]))._hosted
+
+
+def test_logprobs_of_named_tokens_are_those_of_numpy() -> None:
+    there = same(40, NAMED)
+    assert not there._hosted
+    assert there._there.layout.asked == 64
+
+
+def test_logprobs_of_named_tokens_beside_longer_lists_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "MOST_LISTED", 0)
+    assert not same(20, NAMED)._hosted
+    assert same(20, (*NAMED[1:3], HOSTED[2], *NAMED[4:6], HOSTED[0]))._hosted
+
+
+@pytest.mark.parametrize("others", [NAMED[:2], NAMED[4:5], ASKED[:2]])
+def test_named_tokens_beside_requests_for_the_host_are_those_of_numpy(others: tuple[SamplingParams, ...]) -> None:
+    """Where both, only one, or none of the parts names tokens; and where the host draws the whole batch."""
+    for hosted in (HOSTED[1], HOSTED[2]):
+        assert same(14, (*others, hosted, NAMED[5]))._hosted
+        assert same(14, (hosted, *others))._hosted
+        assert len(same(12, (hosted, hosted.replace(logprob_token_ids=range(5))))._hosted) == 2
+
+
+def test_requests_that_name_tokens_come_and_go() -> None:
+    """The table of named tokens grows with them; what is told is as wide as the longest list of those that are left."""
+    like, r = torch.zeros(1, V), np.random.default_rng(3)
+    there: Any = TorchBatch(V, 5, like=like)
+    here, widths = Batch(V, 5, like=like), []
+    for step in range(60):
+        for batch in (there, here) if len(here) < 5 else ():
+            own = np.random.default_rng(step)
+            ids = own.permutation(V)[: own.integers(0, 3) * own.integers(0, 1 + min(V, step))].tolist()
+            batch.add(NAMED[step % len(NAMED)].replace(logprob_token_ids=ids, logprobs=step % 3, seed=step), [1, 2])
+        if step % 3 == 2:
+            slot = int(r.choice(here.slots))
+            order = [*(each for each in here.slots if each != slot)][::-1]
+            for batch in (there, here):
+                batch.remove(slot)
+                batch.reorder(order)
+        x = _logits(step, 5 if step % 2 else len(here))
+        drawn, expected = there.sample(x), here.sample(x)
+        assert drawn.token_ids.tolist() == expected.token_ids.tolist()
+        assert_same_named(drawn, expected)
+        widths.append(drawn.given_logprobs.shape[1])
+        for batch in (there, here):
+            batch.advance(drawn)
+    assert not there._hosted
+    assert min(widths) < 10
+    assert there._there.layout.asked == 64
+
+
+def test_an_empty_batch_names_none() -> None:
+    there, here = _batches(NAMED[:1])
+    for batch in (there, here):
+        batch.remove(0)
+        assert batch.sample(_logits(0, CAPACITY)).given_logprobs is None
+    for wrong in (V, V + 3):
+        with pytest.raises(ParamsError, match="logprob_token_ids"):
+            there.add(SamplingParams(logprob_token_ids=[1, wrong]))
+    with pytest.raises(ParamsError, match="logprob_token_ids"):
+        SamplingParams(logprob_token_ids=[-1])
+    assert not len(there)
+
+
+def test_as_many_tokens_as_can_be_named() -> None:
+    size = 1 << 18
+    x = torch.randn(2, size, generator=torch.Generator().manual_seed(2))
+    params = SamplingParams(logprob_token_ids=range(size), seed=1, logprobs=0, top_k=3, temperature=0.5)
+    there: Any = TorchBatch(size, 2, like=x)
+    for mode in ("raw", "sampled"):
+        there.add(params.replace(logprobs_mode=mode))
+    drawn, expected = there.sample(x), tirage.sample(x, [params, params.replace(logprobs_mode="sampled")])
+    assert not there._hosted
+    assert_same_named(drawn, expected)
+    picked = drawn.given_logprobs.gather(1, drawn.token_ids[:, None])[:, 0]
+    assert picked.tolist() == drawn.logprobs.tolist()
+    assert drawn.given_logprobs[1].isfinite().sum() == 3
 
 
 def test_rows_of_any_filters_stay_on_the_device() -> None:
@@ -178,10 +283,10 @@ def test_a_row_without_a_token_reports_none() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"logprob_token_ids": [1]},
         {"xtc_probability": 0.5, "xtc_threshold": 0.1},
         {"typical_p": 0.9},
         {"top_p": 0.9, "semantics": "fastdeploy-base"},
+        {"typical_p": 0.9, "logprob_token_ids": [1]},
     ],
 )
 def test_what_is_read_of_a_mixture_or_of_a_cut_weight_needs_the_host(asked: dict[str, Any]) -> None:
@@ -190,8 +295,9 @@ def test_what_is_read_of_a_mixture_or_of_a_cut_weight_needs_the_host(asked: dict
     assert there._hosted == {0}
 
 
-def test_a_steady_step_asks_for_the_same_each_time_and_waits_for_nothing() -> None:
-    there, _ = _batches((*ASKED, ASKED[0]))
+@pytest.mark.parametrize("asked", [(*ASKED, ASKED[0]), NAMED])
+def test_a_steady_step_asks_for_the_same_each_time_and_waits_for_nothing(asked: tuple[SamplingParams, ...]) -> None:
+    there, _ = _batches(asked)
     x = _logits(0, CAPACITY).nan_to_num(0.0)
     for _ in range(2):
         there.advance(there.sample(x))
@@ -216,19 +322,36 @@ def test_rows_that_report_nothing_cost_nothing() -> None:
     assert one - none < 0.35 * (every - none)
 
 
-def test_rows_of_fixed_size_report_thesame() -> None:
+@pytest.mark.parametrize("asked", [ASKED, NAMED])
+def test_rows_of_fixed_size_report_thesame(asked: tuple[SamplingParams, ...]) -> None:
     there: Any = TorchBatch(V, CAPACITY, like=torch.zeros(1, V), history_capacity=32)
-    alone, _ = _batches()
-    for seed, each in enumerate(ASKED):
+    alone, _ = _batches(asked)
+    for seed, each in enumerate(asked):
         there.add(each.replace(seed=seed), (1, 2, 3))
     rows = there.device_rows()
     for step in range(6):
-        (token, *_), told = rows.step_reported(_logits(step, CAPACITY), most=V)
+        (token, *_), told = rows.step_reported(_logits(step, CAPACITY), most=max(each.logprobs or 0 for each in asked))
         drawn = alone.sample(_logits(step, CAPACITY))
         alone.advance(drawn)
         assert torch.equal(token, drawn.token_ids)
         assert torch.equal(told.top_ids, drawn.top_token_ids)
         np.testing.assert_array_equal(told.logprobs, drawn.logprobs)
+        wide = drawn.given_logprobs.shape[1]
+        np.testing.assert_array_equal(told.asked_logprobs[:, :wide], drawn.given_logprobs)
+        assert told.asked_logprobs[:, wide:].isnan().all()
+        assert told.asked_logprobs.shape[1] == rows.layout.asked == (64 if asked is NAMED else 0)
+
+
+@pytest.mark.parametrize("most", [2, 65])
+def test_rows_without_values_can_report(most: int) -> None:
+    there, _ = _batches(NAMED)
+    there.sample(_logits(0, CAPACITY))
+    rows = DeviceRows(CAPACITY, V + 60, torch.device("meta"), 64)
+    rows.grow(there._there.layout)
+    (token, *_), told = rows.step_reported(torch.zeros(CAPACITY, V + 60, device="meta"), most=most)
+    assert token.shape == (CAPACITY,)
+    assert told.top_ids.shape == (CAPACITY, most)
+    assert (told.asked_logprobs.shape, told.asked_logprobs.dtype) == ((CAPACITY, 64), torch.float32)
 
 
 # --- the logarithm ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from test_triton_hostile import started
 
 from tirage import SamplingParams
 from tirage.backends.torch.device import ops
-from tirage.backends.torch.plan import HEADER
+from tirage.backends.torch.plan import HEADER, SUMS
 
 MISTAKES = {
     "a match is not made longer": ("tl.where(agrees, before + 1, 0)", "tl.where(agrees, before, 0)"),
@@ -65,6 +65,16 @@ VIEW_MISTAKES = {
         "tl.where(given == given, given, tl",
         "tl.where(given == given, given, 0.5 * tl",
     ),
+    "named tokens are those of another slot": ("asked_ptr + slot * width,", "asked_ptr + row * width,"),
+    "named tokens have a scale of their own": (
+        "viewed_logprob(x, m, inverse_t, total), float",
+        "viewed_logprob(x, m, 1.0, total), float",
+    ),
+    "few tokens can be named": (
+        "for begin in range(0, asked, NAMED):",
+        "for begin in range(0, tl.minimum(asked, NAMED), NAMED):",
+    ),
+    "a row without a token has logprobs of others": ("mask=place < told, other", "mask=place < asked, other"),
 }
 
 MEETING_MISTAKES = {
@@ -78,7 +88,8 @@ MEETING_MISTAKES = {
 }
 """The same of what the last program of a row does, which is seen where programs run one after the other."""
 
-MOST_READ = {"mask": 4.1, "penalties": 3.4, "bias and penalties": 3.7, "DRY and bigrams": 3.6, "logprobs": 4.6}
+MOST_READ = {"mask": 4.1, "penalties": 3.4, "bias and penalties": 3.7, "DRY and bigrams": 3.6, "logprobs": 4.6,
+             "logprobs of named tokens": 4.4}  # fmt: skip
 """Reads of a row of float32 logits without filters in one step, 2.0 of them the draw's own.
 
 A word of a mask is counted for each of its tokens, which lie in one cache line."""
@@ -98,6 +109,21 @@ def test_pytorch_finds_nothing_wrong_with_the_draw(params: Sequence[Any]) -> Non
     # Rows without a token have NaN, which it takes for a difference: every slot holds a request.
     found = torch.library.opcheck(torch.ops.tirage.draw_slots.default, given(*params))
     assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize(("most", "asked"), [(3, 4), (0, 2), (1, 0)])
+def test_pytorch_finds_nothing_wrong_with_what_is_reported(most: int, asked: int) -> None:
+    # Rows that name fewer tokens than others have NaN, which it takes for a difference.
+    named = [SamplingParams(logprobs=3, logprob_token_ids=[at, 9, 3, V - 1], seed=at) for at in range(3)]
+    there = batch_of(*named, PLAIN.replace(logprob_token_ids=range(4), logprobs_mode="sampled"), history_capacity=32)
+    rows, x, slots = there.device_rows(), logits(3), torch.arange(4)
+    drawn, _, edited, _, sets = rows._drawn(x, None, slots)
+    views = [rows.tables[name].clone() for name in ops.VIEWS]
+    args = (x, edited.clone(), sets, drawn[0], drawn[3], slots, *views, most, asked)
+    found = torch.library.opcheck(torch.ops.tirage.report_slots.default, args)
+    assert set(found.values()) == {"SUCCESS"}
+    shapes = [tuple(each.shape) for each in torch.ops.tirage.report_slots(*args)]
+    assert shapes == [(4,), (4,), (4, most), (4, most), (4, asked)]
 
 
 def test_pytorch_finds_nothing_wrong_with_what_is_appended() -> None:
@@ -162,7 +188,7 @@ def test_what_a_step_with_edits_reads_and_launches() -> None:
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     for name, counts in found.items():
-        assert counts["launches"] <= (8 if name == "logprobs" else 6), name
+        assert counts["launches"] <= (8 if "logprobs" in name else 6), name
         assert counts["reads"] <= MOST_READ[name], name
         assert counts["scratch"] <= 1.1, name
         assert counts["differences"] == 0, name
@@ -182,7 +208,11 @@ def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch
                 needs = {"draws": True, "filters": True, "sums": True, "planes": 0}
                 launches.draw(x, None, at, tables, room=width + 1, **needs, copies=copies)
             launches.append(at, at, tables, room=width + 1, size=128_256)
-    assert [len(found[name]) for name in ("edit", "measure_slots", "append")] == [1, 1, 1]
+            sets, status = torch.empty(rows, SUMS, dtype=torch.int64, device="meta"), at.to(torch.int8)
+            views = [tables[name] for name in ops.VIEWS]
+            launches.report(x, x, sets, at, status, at, views, most=width, asked=width)
+    names = ("edit", "measure_slots", "append", "view_ends", "view_weigh")
+    assert [len(found[name]) for name in names] == [1] * len(names)
 
 
 def _tables(rows: int, width: int) -> dict[str, Any]:

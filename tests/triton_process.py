@@ -331,6 +331,7 @@ EDITED = {
     "bias and penalties": {"repetition_penalty": 1.2, "logit_bias": {at * 7: 0.5 for at in range(300)}},
     "DRY and bigrams": {"dry_multiplier": 0.5, "dry_sequence_breakers": (), "no_repeat_ngram_size": 2},
     "logprobs": {"logprobs": 20},
+    "logprobs of named tokens": {"logprob_token_ids": range(0, 50_000, 50)},
 }
 """What rows ask for of which the reads are counted, with a prompt of 500 tokens."""
 
@@ -346,7 +347,7 @@ def edited_counts() -> dict[str, dict[str, float]]:
         rows, made, stepped = batch.device_rows(), Mock(wraps=torch.empty), Launched()
         before = replace(recorded_triton.counted)
         with patch.object(torch, "empty", made), stepped_by(stepped):
-            (token, *_), *_ = rows.step_reported(x, most=20) if "logprobs" in asked else (rows.step(x),)
+            (token, *_), *_ = rows.step_reported(x, most=20) if "logprobs" in name else (rows.step(x),)
         expected = tirage.sample(x, SamplingParams(**asked, seed=1), history=[([at * 251 for at in range(500)], ())])
         now = recorded_triton.counted
         found[name] = {
@@ -426,12 +427,12 @@ class Stepped:
             table.copy_(expected[name])
         self.appends += 1
 
-    def report(self, given: torch.Tensor, *rest: Any, most: int) -> Any:
+    def report(self, given: torch.Tensor, *rest: Any, **wide: int) -> Any:
         """What `ops.report_by_tensors` gives."""
         for dtype in (*self.dtypes, torch.float32):
             x = given.to(dtype)
-            expected = _REPORT(x, *rest, most=most)
-            found = self._counted("report", lambda x=x: launches.report(x, *rest, most=most, block=8))
+            expected = _REPORT(x, *rest, **wide)
+            found = self._counted("report", lambda x=x: launches.report(x, *rest, **wide, block=8))
             for one, other in zip(expected, found, strict=True):
                 assert _same(one.numpy(), other.numpy()).all(), (one, other)
         return expected
@@ -472,12 +473,13 @@ def pasts(steps: int) -> list[dict[str, int]]:
 
 def views(steps: int) -> list[dict[str, int]]:
     """The same for requests that report logprobs."""
-    from test_batch_torch_views import AS_SETS, OF_DRAWS, same
+    from test_batch_torch_views import AS_SETS, NAMED, OF_DRAWS, same
 
     stepped = Stepped(DTYPES[1:])
     with stepped_by(stepped):
         same(steps)
         same(4, AS_SETS)
+        same(steps, NAMED)
         same(steps, (*(each.replace(logprobs_mode="sampled") for each in OF_DRAWS[:7]), AS_SETS[0], OF_DRAWS[9]))
     return [stepped.counts()]
 
@@ -511,7 +513,7 @@ def in_turn(rows: int) -> None:
     for asked in ({"top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}, smooth):
         batch: Any = TorchBatch(40, rows, like=x, history_capacity=16)
         for seed in range(rows):
-            batch.add(SamplingParams(**asked, logprobs=2, seed=seed), [1, 2])
+            batch.add(SamplingParams(**asked, logprobs=2, logprob_token_ids=[1, 39], seed=seed), [1, 2])
         with stepped_by(Stepped()):
             for _ in range(2):
                 batch.device_rows().step_reported(x, most=2)

@@ -38,7 +38,8 @@ class Draw:
     Filled only when some row asks (`logprobs=n` or `logprob_token_ids`), else None, each in its row's `logprobs_mode`:
     `logprobs` float32 [B] and `ranks` int64 [B] of the drawn token (rank 1 = largest; equal logits share a rank),
     `top_token_ids` int64 [B, N] and `top_logprobs` float32 [B, N] (N = largest n; -1 and -inf past a row's own n),
-    `given_logprobs`: per row a tuple of the logprobs of its `logprob_token_ids`. Rows that did not ask hold NaN, 0, -1.
+    `given_logprobs`: per row a tuple of the logprobs of its `logprob_token_ids`; of a `Batch` like a CUDA tensor one
+    float32 tensor [B, N] (N = largest number of ids; NaN past a row's own). Rows that did not ask hold NaN, 0, -1.
 
     Filled only when some row asks for its record (`return_kept`), else None: `kept_ids` int32 [N], the ids that each
     row could have drawn, ascending, one row after the other; those of row r are `kept_ids[kept_offsets[r] :
@@ -65,7 +66,7 @@ class Draw:
     ranks: Any = None
     top_token_ids: Any = None
     top_logprobs: Any = None
-    given_logprobs: tuple[tuple[float, ...], ...] | None = None
+    given_logprobs: Any = None
     kept_ids: Any = None
     kept_offsets: Any = None
     kept_logmass: Any = None

@@ -14,7 +14,7 @@ from torch import Tensor
 from tirage.backends import find, known, type_name
 from tirage.backends.torch.arrays import as_given, check_device
 from tirage.backends.torch.device.carry import states_of
-from tirage.backends.torch.device.mixed import mixed
+from tirage.backends.torch.device.mixed import as_tensors, mixed
 from tirage.backends.torch.device.row_form import RowForm, form_of
 from tirage.backends.torch.device.rows import DeviceRows, uploaded
 from tirage.batch.host import Batch, bounded, spread
@@ -73,9 +73,9 @@ class TorchBatch(Batch):
         self._masks: tuple[bool, bool] | None = None
         # The slots whose requests carry a state from token to token on the device.
         self._carrying: set[int] = set()
-        # The slots that report logprobs, and by the number of rows of a draw how many candidates, and which rows.
+        # The slots that report logprobs, and by the number of rows of a draw what `_viewed` gives.
         self._listed: tuple[int, ...] | None = None
-        self._which: dict[int, tuple[int, Tensor | None]] = {}
+        self._which: dict[int, tuple[int, int, Tensor | None]] = {}
         self._ahead = False
         # By slot: how many tokens it may have said since they were read, how many distinct ones it may count, and how
         # many it may have; of the latter two, how many it needs.
@@ -110,7 +110,7 @@ class TorchBatch(Batch):
             drawn = super().sample(logits, mask)
             # The token after which their states move is one that the device does not know.
             self._dirty |= self._carrying
-            return drawn
+            return as_tensors(drawn, matrix.device)
         check_device(words, matrix)
         rows = self._rows_here(slots)
         here = self._sampled_here(matrix, words, rows) if rows else None
@@ -147,14 +147,16 @@ class TorchBatch(Batch):
         if not self._reporting():
             (drawn, seeds, states), views = self._there.draw(matrix, words, at), {}
         else:
-            most, which = self._viewed(slots)
-            drawn, seeds, states, told = self._there.draw_reported(matrix, words, at, most=most, which=which)
+            most, asked, which = self._viewed(slots)
+            drawn, seeds, states, told = self._there.draw_reported(
+                matrix, words, at, most=most, asked=asked, which=which
+            )
             views = {
                 "logprobs": told.logprobs,
                 "ranks": told.ranks,
                 "top_token_ids": told.top_ids,
                 "top_logprobs": told.top_logprobs,
-                "given_logprobs": ((),) * len(slots),
+                "given_logprobs": told.asked_logprobs,
             }
         token, logprob, support, status = drawn
         return Draw(
@@ -250,15 +252,17 @@ class TorchBatch(Batch):
             self._which.clear()
         return self._listed
 
-    def _viewed(self, slots: Sequence[int]) -> tuple[int, Tensor | None]:
-        """(how many first candidates some request wants to see, the rows that report int64 [n]; None for all)."""
+    def _viewed(self, slots: Sequence[int]) -> tuple[int, int, Tensor | None]:
+        """(how many first candidates some request wants to see, how many tokens one names at most, the rows that
+        report int64 [n]; None for all)."""
         asking = self._reporting()
         if len(slots) not in self._which:
-            forms = (self._forms[slot] for slot in asking)
-            most = max(min(form.top_n, self.vocab_size) for form in forms if form is not None)
+            forms = [form for form in (self._forms[slot] for slot in asking) if form is not None]
+            most = max(min(form.top_n, self.vocab_size) for form in forms)
+            asked = max(form.asked_ids.size for form in forms)
             rows = np.array([row for row, slot in enumerate(slots) if slot in asking], np.int64)
             there = None if rows.size == len(slots) else uploaded({"rows": rows}, self._there.device)["rows"]
-            self._which[len(slots)] = most, there
+            self._which[len(slots)] = most, asked, there
         return self._which[len(slots)]
 
     def _put(self, slot: int, row: SamplingRow | None) -> None:

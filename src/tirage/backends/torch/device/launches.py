@@ -24,6 +24,8 @@ STATUSES = {"FULL": int(Status.history_full), "EMPTY": int(Status.empty_slot)}
 """Constants of the kernels that settle rows at slots."""
 VIEWED = 1024
 """Logits of a thread block of the kernels that report: each reads the ends of all blocks of its row."""
+NAMED = 128
+"""Tokens whose logprobs the last thread block of a row that names them tells at a time."""
 IDS = 512
 """Ids that a thread block looks at together."""
 
@@ -148,30 +150,34 @@ def report(
     views: Sequence[Tensor],
     *,
     most: int,
+    asked: int,
     block: int = VIEWED,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(logprobs [B], ranks [B], top ids [B, most], top logprobs [B, most]) of rows of logits `given` [B, V].
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(logprobs [B], ranks [B], top ids [B, most], top logprobs [B, most], asked logprobs [B, asked]) of rows of logits
+    `given` [B, V].
 
     Arguments as `ops.report` has them, `views` its tables.
     """
     (b, size), device = given.shape, given.device
     blocks, is_bfloat = triton.cdiv(size, block), given.dtype is torch.bfloat16
-    view, scale, top_n = views
+    view, scale, top_n, asked_ids = views
     ends, mass = (torch.empty(b, blocks, dtype=torch.int64, device=device) for _ in range(2))
     above, arrived = (torch.empty(b, n, dtype=torch.int32, device=device) for n in (blocks, 1))
     logprob, rank = (torch.empty(b, dtype=kind, device=device) for kind in (torch.float32, torch.int64))
     ids, logprobs = (torch.empty(b, most, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
+    asked_logprobs = torch.empty(b, asked, dtype=torch.float32, device=device)
     x = (given.view(torch.int16) if is_bfloat else given, edited, sets, slots, view)
     each: dict[str, Any] = {"BLOCK": block, "IS_BFLOAT": is_bfloat, **EXACT}
     _VIEW_ENDS[b, blocks](*x, status, ends, arrived, size, blocks, **each)
     _VIEW_WEIGH[b, blocks](
-        *(*x, scale, top_n, status, token, ends, mass, above, arrived, logprob, rank, ids, logprobs),
-        *(most, size, blocks),
+        *(*x, scale, top_n, asked_ids, status, token, ends, mass, above, arrived, logprob, rank, ids, logprobs),
+        *(asked_logprobs, most, asked, asked_ids.shape[1], size, blocks),
         PADDED=triton.next_power_of_2(blocks),
+        NAMED=min(block, NAMED),
         EMPTY=STATUSES["EMPTY"],
         **each,
     )
-    return logprob, rank, ids, logprobs
+    return logprob, rank, ids, logprobs, asked_logprobs
 
 
 def append(token: Tensor, slots: Tensor, tables: Tables, *, room: int, size: int, ids: int = IDS) -> None:

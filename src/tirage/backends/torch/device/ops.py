@@ -36,7 +36,7 @@ TABLES: tuple[str, ...] = (
 )  # fmt: skip
 """The other tables that a draw reads; in the last two the kernels count while they run, from 0 and to 0 again."""
 
-VIEWS = ("view", "view_scale", "top_n")
+VIEWS = ("view", "view_scale", "top_n", "asked_ids")
 """Those that say what a row reports."""
 MOST_LISTED = 64
 """First candidates that `report` takes one by one; where a row asks for more they are sorted."""
@@ -50,7 +50,8 @@ torch.library.define(
 torch.library.define(
     "tirage::report_slots",
     "(Tensor given, Tensor edited, Tensor sets, Tensor token, Tensor status, Tensor slots, Tensor view, "
-    "Tensor view_scale, Tensor top_n, int most) -> (Tensor, Tensor, Tensor, Tensor)",
+    "Tensor view_scale, Tensor top_n, Tensor asked_ids, int most, int asked) -> (Tensor, Tensor, Tensor, Tensor, "
+    "Tensor)",
 )
 torch.library.define(
     "tirage::append",
@@ -102,13 +103,15 @@ def report(
     tables: Mapping[str, Tensor],
     *,
     most: int,
+    asked: int,
 ) -> Reported:
-    """What the rows of `slots` int64 [B] report of their `token` int64 [B] and of at most `most` first candidates.
+    """What the rows of `slots` int64 [B] report of their `token` int64 [B], of at most `most` first candidates, and of
+    the first `asked` ids of those that each names, no more than the table has columns.
 
     `given` are their logits [B, V] of any type that `draw` takes, `edited` and `sets` what it gave back.
     """
     views = [tables[name] for name in VIEWS]
-    return Reported(*torch.ops.tirage.report_slots(given, edited, sets, token, status, slots, *views, most))
+    return Reported(*torch.ops.tirage.report_slots(given, edited, sets, token, status, slots, *views, most, asked))
 
 
 def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: int, size: int) -> None:
@@ -259,45 +262,48 @@ def _flags(words: Tensor, size: int) -> NDArray[np.bool_]:
     return np.unpackbits(octets, axis=1, bitorder="little")[:, :size].astype(bool)
 
 
-Told = tuple[Tensor, Tensor, Tensor, Tensor]
+Told = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.register_fake("tirage::report_slots")
 def _told_shapes(given: Tensor, *rest: Tensor | int) -> Told:
-    rows, most = given.shape[0], rest[-1]
+    rows, most, asked = given.shape[0], *rest[-2:]
     assert isinstance(most, int)
+    assert isinstance(asked, int)
     logprob, rank = (torch.empty(rows, dtype=kind, device=given.device) for kind in (torch.float32, torch.int64))
     ids, listed = (torch.empty(rows, most, dtype=kind, device=given.device) for kind in (torch.int64, torch.float32))
-    return logprob, rank, ids, listed
+    return logprob, rank, ids, listed, torch.empty(rows, asked, dtype=torch.float32, device=given.device)
 
 
 @torch.library.impl("tirage::report_slots", "CPU")
 def _report_on_cpu(
     given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor,
-    scale: Tensor, top_n: Tensor, most: int,
+    scale: Tensor, top_n: Tensor, asked_ids: Tensor, most: int, asked: int,
 ) -> Told:  # fmt: skip
-    return report_by_tensors(given, edited, sets, token, status, slots, (view, scale, top_n), most=most)
+    views = view, scale, top_n, asked_ids
+    return report_by_tensors(given, edited, sets, token, status, slots, views, most=most, asked=asked)
 
 
 @torch.library.impl("tirage::report_slots", "CUDA")
 def _report_on_cuda(
     given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor,
-    scale: Tensor, top_n: Tensor, most: int,
+    scale: Tensor, top_n: Tensor, asked_ids: Tensor, most: int, asked: int,
 ) -> Told:  # fmt: skip
     from tirage.backends.torch.device import launches
 
     with torch.cuda.device_of(given):
-        return launches.report(given, edited, sets, token, status, slots, (view, scale, top_n), most=most)
+        views = view, scale, top_n, asked_ids
+        return launches.report(given, edited, sets, token, status, slots, views, most=most, asked=asked)
 
 
 def report_by_tensors(
     given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor,
-    views: Sequence[Tensor], *, most: int,
+    views: Sequence[Tensor], *, most: int, asked: int,
 ) -> Told:  # fmt: skip
     """What `report` gives of logits `given` [B, V], by tensor operations on the CPU."""
     rows = {name: table.index_select(0, slots) for name, table in zip(VIEWS, views, strict=True)}
-    told = reported(given.to(torch.float32), edited, sets, token, status, rows, most=most)
-    return told.logprobs, told.ranks, told.top_ids, told.top_logprobs
+    told = reported(given.to(torch.float32), edited, sets, token, status, rows, most=most, asked=asked)
+    return told.logprobs, told.ranks, told.top_ids, told.top_logprobs, told.asked_logprobs
 
 
 @torch.library.register_fake("tirage::append")

@@ -25,24 +25,28 @@ from tirage.sampling_metadata import View
 @dataclass(frozen=True, slots=True)
 class Reported:
     """What B rows report in their views, as `Draw` describes it: `logprobs` float32 [B] and `ranks` int64 [B] of the
-    token, `top_ids` int64 [B, N] and `top_logprobs` float32 [B, N]."""
+    token, `top_ids` int64 [B, N] and `top_logprobs` float32 [B, N], `asked_logprobs` float32 [B, A] of the ids that a
+    row names, NaN past its own."""
 
     logprobs: Tensor
     ranks: Tensor
     top_ids: Tensor
     top_logprobs: Tensor
+    asked_logprobs: Tensor
 
     def spread(self, which: Tensor, status: Tensor) -> Reported:
         """What all rows report when these are the rows `which` int64 [n], and `status` int8 [B] is that of all."""
         b, most = status.numel(), self.top_ids.shape[1]
         ids, ranks = which.new_full((b, most), -1), which.new_zeros(b)
         none = self.logprobs.new_full((b,), torch.nan)
+        asked = none[:, None].repeat(1, self.asked_logprobs.shape[1])
         top = self.logprobs.new_full((b, most), -torch.inf).masked_fill_(_has_failed(status), torch.nan)
         return Reported(
             none.index_copy_(0, which, self.logprobs),
             ranks.index_copy_(0, which, self.ranks),
             ids.index_copy_(0, which, self.top_ids),
             top.index_copy_(0, which, self.top_logprobs),
+            asked.index_copy_(0, which, self.asked_logprobs),
         )
 
 
@@ -103,8 +107,10 @@ def reported(
     tables: Mapping[str, Tensor],
     *,
     most: int,
+    asked: int,
 ) -> Reported:
-    """What rows report of their `token` int64 [B] and of at most `most` first candidates.
+    """What rows report of their `token` int64 [B], of at most `most` first candidates and of the first `asked` ids of
+    those that each names.
 
     `given` and `edited` float32 [B, V] are their logits, `sets` int64 [B, `plan.SUMS`] what was told of their draw,
     `status` int8 [B] says which have a token. The `tables` are those of the rows, by the names of
@@ -117,10 +123,12 @@ def reported(
     rank = 1 + (rows.key > rows.key.gather(1, at)).sum(1, keepdim=True)
     best = rows.top(most)
     listed = (torch.arange(most, device=token.device) < tables["top_n"]) & good & (best != ABSENT)
+    named = tables["asked_ids"][:, :asked].to(torch.int64)
     lp = rows.logprobs(values(key_of(best).masked_fill(best == ABSENT, 0)))
     return Reported(
         logprobs=rows.logprobs(rows.x.gather(1, at)).masked_fill(~good, torch.nan)[:, 0],
         ranks=rank.masked_fill(~good, 0)[:, 0],
         top_ids=id_of(best).masked_fill(~listed, -1),
         top_logprobs=lp.masked_fill(~listed, -torch.inf).masked_fill(_has_failed(status), torch.nan),
+        asked_logprobs=rows.logprobs(rows.x.gather(1, named.clamp(min=0))).masked_fill(~good | (named < 0), torch.nan),
     )

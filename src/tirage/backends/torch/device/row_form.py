@@ -80,8 +80,9 @@ class RowsLayout:
     `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
     some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
     of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
-    `views`: whether some row reports logprobs. `carries`: whether some row carries a state from token to token.
-    `spares`: whether there are tokens that XTC of some row never removes.
+    `views`: whether some row reports logprobs, and `asked` of how many tokens that it names, at most. `carries`:
+    whether some row carries a state from token to token. `spares`: whether there are tokens that XTC of some row never
+    removes.
     """
 
     steps: int = 1
@@ -97,6 +98,7 @@ class RowsLayout:
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
+    asked: int = 0
     carries: bool = False
     spares: bool = False
 
@@ -127,6 +129,7 @@ class RowsLayout:
             planes=joined_planes(self.planes, form.planes),
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
+            asked=max(self.asked, rounded(form.asked_ids.size)),
             carries=self.carries or form.carry is not None,
             spares=self.spares or bool(form.spared.size),
         )
@@ -140,8 +143,8 @@ class RowForm:
     edits with `operands` int32 [P, 4] as `EDIT` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
     [n]; `banned` ids int32 [n], `allowed` ids or None, and `stop_ids` int32 [n], banned before `least` tokens. `past`
     is what it asks of the order of its tokens. `view` is whose logprobs it reports, `view_scale` float32 [2] c and
-    1 / T of that law, and `top_n` how many first candidates. `carry` is how its state moves, None without one;
-    `spared` int32 [n] what XTC never removes.
+    1 / T of that law, `top_n` how many first candidates and `asked_ids` int32 [n] further tokens. `carry` is how its
+    state moves, None without one; `spared` int32 [n] what XTC never removes.
     """
 
     meta: NDArray[np.int64]
@@ -163,6 +166,7 @@ class RowForm:
     view: View
     view_scale: NDArray[np.float32]
     top_n: int
+    asked_ids: NDArray[np.int32]
     carry: CarryForm | None
     spared: NDArray[np.int32]
 
@@ -181,8 +185,6 @@ def form_of(row: SamplingRow) -> RowForm | None:
     """The form of a request, or None when it needs the host."""
     params = row.params
     if params.logits_processors or params.return_kept or row.step is not None:
-        return None
-    if params.logprob_token_ids:
         return None
     return _form(row.compiled)
 
@@ -311,6 +313,7 @@ def _found(
         view=view,
         view_scale=_scale_of(view, filters),
         top_n=given.params.logprobs or 0,
+        asked_ids=np.array(given.params.logprob_token_ids, np.int32),
         carry=None,
         spared=np.zeros(0, np.int32),
     )
@@ -388,6 +391,7 @@ def arrays_of(
         fill_carry(out, form.carry, row)
     fill_past(out, form.past, history)
     out["view"][:], out["top_n"][:] = int(form.view), min(form.top_n, vocab_size)
+    out["asked_ids"][: form.asked_ids.size] = form.asked_ids
     out["view_scale"][:] = form.view_scale[: out["view_scale"].size]
     if form.past.powers.size:
         out["breaks"][:] = bits_of(vocab_size, allowed=form.past.breakers, banned=form.banned[:0])
@@ -437,4 +441,5 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "view": np.zeros(int(layout.views), np.int64),
         "view_scale": np.ones(2 * int(layout.views), np.float32),
         "top_n": np.zeros(int(layout.views), np.int64),
+        "asked_ids": np.full(layout.asked, -1, np.int32),
     }

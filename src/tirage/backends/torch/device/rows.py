@@ -126,7 +126,8 @@ class DeviceRows:
     def step_reported(
         self, logits: Tensor, words: Tensor | None = None, *, most: int = 0
     ) -> tuple[DrawnRows, Reported]:
-        """What `step` gives for logits [capacity, V], and what the rows report: at most `most` first candidates each.
+        """What `step` gives for logits [capacity, V], and what the rows report: at most `most` first candidates each,
+        and the logprobs of the tokens that they name, `layout.asked` columns of them.
 
         Some request of the rows must have asked for logprobs.
         """
@@ -153,23 +154,26 @@ class DeviceRows:
         slots: Tensor | None = None,
         *,
         most: int,
+        asked: int | None = None,
         which: Tensor | None = None,
     ) -> tuple[DrawnRows, Tensor, Tensor, Reported]:
-        """What `draw` gives for logits [B, V], and what the rows report, with at most `most` first candidates each.
+        """What `draw` gives for logits [B, V], and what the rows report, with at most `most` first candidates each, and
+        of the first `asked` tokens that each names; by default of all, `layout.asked` columns.
 
         `which` int64 [n] are the rows that report something; without it long lists are made for all of them.
         """
         x, at = readable(logits), self._every if slots is None else slots
         drawn, seeds, edited, states, sets = self._drawn(x, words, at)
         token, _, _, status = drawn
+        wide = {"most": most, "asked": self.layout.asked if asked is None else asked}
         if most <= ops.MOST_LISTED:
-            return drawn, seeds, states, ops.report(x, edited, sets, token, status, at, self.tables, most=most)
+            return drawn, seeds, states, ops.report(x, edited, sets, token, status, at, self.tables, **wide)
         if which is None:
-            told = reported(x.to(torch.float32), edited, sets, token, status, self._views(at), most=most)
+            told = reported(x.to(torch.float32), edited, sets, token, status, self._views(at), **wide)
             return drawn, seeds, states, told
         parts = (x, edited, sets, token, status, at)
         given, edited, sets, token, own, at = (each.index_select(0, which) for each in parts)
-        told = reported(given.to(torch.float32), edited, sets, token, own, self._views(at), most=most)
+        told = reported(given.to(torch.float32), edited, sets, token, own, self._views(at), **wide)
         return drawn, seeds, states, told.spread(which, status)
 
     def _drawn(

@@ -2,7 +2,8 @@
 
 `view_ends` finds the first candidate of each block, `view_weigh` the mass of the block and how many tokens lie above
 the drawn one; the last block puts those of its row together, and takes its first candidates one by one: after each it
-looks for the next one of that block alone. Rows that report nothing, or have no token, are not read (S-L5).
+looks for the next one of that block alone. Then it looks up the tokens that the row names. Rows that report nothing, or
+have no token, are not read (S-L5).
 
 A set that a row was drawn from is a prefix of its order: its view ends at a token that the draw told.
 """
@@ -31,7 +32,7 @@ _NONE, _RAW, _SAMPLED = (tl.constexpr(int(view)) for view in (View.NONE, View.RA
 _LAST_ID = tl.constexpr((1 << 20) - 1)
 _ABSENT = tl.constexpr(-1)
 
-SIZES = ("most",)
+SIZES = ("most", "asked", "width")
 """Arguments that kernels are not compiled anew for."""
 
 
@@ -96,13 +97,15 @@ def view_ends(
 
 @triton.jit(do_not_specialize=SIZES)
 def view_weigh(
-    given_ptr, edited_ptr, sums_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, status_ptr, token_ptr, ends_ptr,
-    mass_ptr, above_ptr, arrived_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
+    given_ptr, edited_ptr, sums_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, asked_ptr, status_ptr, token_ptr,
+    ends_ptr, mass_ptr, above_ptr, arrived_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, asked_logprob_ptr,
+    most, asked, width, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, NAMED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
 ):
     """The mass of a block under the row's view, and how many of its tokens lie above the drawn one.
 
-    The last block of the row tells what the row reports, and at most `most` first candidates.
+    The last block of the row tells what the row reports, at most `most` first candidates, and the logprobs of the
+    first `asked` of the tokens, `width` places, that its slot names.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot, status = tl.load(slots_ptr + row), tl.load(status_ptr + row)
@@ -123,20 +126,26 @@ def view_weigh(
         tell(
             given_ptr, edited_ptr, sums_ptr, view, inverse_t, tl.load(top_n_ptr + slot), status,
             tl.load(token_ptr + row), ends_ptr, mass_ptr, above_ptr, logprob_ptr + row, rank_ptr + row,
-            top_id_ptr + row * most, top_logprob_ptr + row * most, most, size, blocks, BLOCK, PADDED, IS_BFLOAT, EMPTY,
+            top_id_ptr + row * most, top_logprob_ptr + row * most, asked_ptr + slot * width,
+            asked_logprob_ptr + row * asked, most, asked, size, blocks, BLOCK, PADDED, NAMED, IS_BFLOAT, EMPTY,
         )
 
 
 @triton.jit
 def tell(
     given_ptr, edited_ptr, sums_ptr, view, inverse_t, top_n, status, token, ends_ptr, mass_ptr, above_ptr, logprob_ptr,
-    rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
+    rank_ptr, top_id_ptr, top_logprob_ptr, asked_ptr, asked_logprob_ptr, most, asked, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, NAMED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
 ):
-    """Logprob, rank and at most `most` first candidates of a row; what it does not report is NaN, 0, -1 and -inf."""
+    """Logprob, rank, and at most `most` first candidates of a row; what it does not report is NaN, 0, -1 and -inf.
+
+    Beside them the logprobs of the first `asked` tokens that it names, NaN past its own.
+    """
     at = tl.arange(0, PADDED)
     lp, rank, listed = tl.full((), float("nan"), tl.float32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
+    m, total, told = tl.full((), 0, tl.float32), tl.full((), 1, tl.int64), tl.full((), 0, tl.int32)
     if (view != _NONE) & (status == 0):
+        told += asked
         there = at < blocks
         ends, m = tl.load(ends_ptr + at, mask=there, other=_ABSENT), largest_in(ends_ptr, blocks, PADDED)
         total = tl.sum(tl.load(mass_ptr + at, mask=there, other=0, cache_modifier=".cg"), 0)
@@ -157,6 +166,10 @@ def tell(
             ends = tl.where(at == block, tl.max(tl.where(order < best, order, _ABSENT), 0), ends)
             best = tl.max(ends, 0)
             listed += 1
+    tell_asked(
+        given_ptr, edited_ptr, sums_ptr, view, asked_ptr, asked_logprob_ptr, m, inverse_t, total, told, asked,
+        NAMED, IS_BFLOAT,
+    )
     rest = tl.where((status == 0) | (status == EMPTY), float("-inf"), float("nan"))
     while listed < most:
         tl.store(top_id_ptr + listed, tl.full((), -1, tl.int64))
@@ -164,6 +177,21 @@ def tell(
         listed += 1
     tl.store(logprob_ptr, lp)
     tl.store(rank_ptr, rank)
+
+
+@triton.jit
+def tell_asked(
+    given_ptr, edited_ptr, sums_ptr, view, asked_ptr, asked_logprob_ptr, m, inverse_t, total, told, asked,
+    NAMED: tl.constexpr, IS_BFLOAT: tl.constexpr,
+):
+    """The logprobs of the first `told` tokens that a row names, when its view weighs `total`; NaN for the others
+    of the `asked`, and past its own, which are -1."""
+    for begin in range(0, asked, NAMED):
+        place = begin + tl.arange(0, NAMED)
+        ids = tl.load(asked_ptr + place, mask=place < told, other=-1)
+        x = view_at(given_ptr, edited_ptr, sums_ptr, view, ids, ids >= 0, IS_BFLOAT)
+        lp = tl.where(ids >= 0, viewed_logprob(x, m, inverse_t, total), float("nan"))
+        tl.store(asked_logprob_ptr + place, lp, mask=place < asked)
 # fmt: on
 
 
