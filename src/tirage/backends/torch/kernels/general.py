@@ -364,7 +364,7 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     lanes, number = tl.arange(0, SEGMENTS), word(state_ptr, SEGMENTED)
     masses = tl.load(state_ptr + MASSES + lanes, mask=lanes < number, other=NEVER)
-    at = tl.sum((masses <= r).to(tl.int32), 0) - 1
+    at = tl.sum((masses <= r).to(tl.int32), 0) - 1  # pyright: ignore[reportOperatorIssue]
     reached, token = tl.max(tl.where(masses <= r, masses, 0), 0), tl.full((), -1, tl.int32)
     begin = tl.load(state_ptr + PLACES + at).to(tl.int32)
     end = tl.load(state_ptr + PLACES + at + 1, mask=at + 1 < number, other=length).to(tl.int32)
@@ -372,7 +372,7 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, begin + start + part, end, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
-            after = reached + tl.sum(w, 0)
+            after = reached + tl.sum(w, 0)  # pyright: ignore[reportOperatorIssue]
             if (reached <= r) & (after > r):
                 at = tl.sum((reached + tl.cumsum(w, 0) <= r).to(tl.int32), 0)
                 token = tl.sum(tl.where(tl.arange(0, PART) == at, ids, 0), 0)

@@ -266,7 +266,7 @@ def tail_free_prefix(x_ptr, order_ptr, state_ptr, e, s, TILE: tl.constexpr):
     # All ranks of the segments before stay that in which the limit is passed.
     lanes = tl.arange(0, SEGMENTS)
     sums = tl.load(state_ptr + MASSES + lanes, mask=lanes < segments_of(number, TILE), other=NEVER)
-    first = (tl.sum((sums <= limit).to(tl.int32), 0) - 1) * (TILE << shift)
+    first = (tl.sum((sums <= limit).to(tl.int32), 0) - 1) * (TILE << shift)  # pyright: ignore[reportOperatorIssue]
     reached, passed = tl.max(tl.where(sums <= limit, sums, 0), 0), first
     for start in range(0, tl.minimum(TILE << shift, number - first), TILE):
         for part in range(0, TILE, PART):
@@ -274,7 +274,7 @@ def tail_free_prefix(x_ptr, order_ptr, state_ptr, e, s, TILE: tl.constexpr):
             ranks = first + start + part + tl.arange(0, PART)
             inside = (reached + tl.cumsum(more, 0) <= limit) & (ranks + 2 < number)
             passed += tl.sum(inside.to(tl.int32), 0)
-            reached += tl.sum(more, 0)
+            reached += tl.sum(more, 0)  # pyright: ignore[reportOperatorIssue]
     return tl.where(total > 0, passed + 1, number)  # pyright: ignore[reportOperatorIssue]
 
 

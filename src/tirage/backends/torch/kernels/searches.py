@@ -157,7 +157,7 @@ def narrowed(state_ptr, kind, counts, within, goal, low, end, shift):
     is_below = (is_above | (kind != BY_LEVEL)) & (most < goal)
     new_low = tl.max(tl.where(is_below, far, low), 0)
     new_end = tl.min(tl.where(sure >= goal, far, end), 0)
-    new_low = tl.minimum(new_low, new_end - 1)
+    new_low = tl.minimum(new_low, new_end - 1)  # pyright: ignore[reportOperatorIssue]
     number = tl.sum(tl.where((near > new_low) & (far <= new_end), counts, 0), 0)
     ahead = tl.sum(tl.where(far <= new_low, counts, 0), 0)
     return new_low, new_end, number, ahead, tl.max(tl.where(is_below, most, 0), 0)
@@ -219,8 +219,10 @@ def last_of(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
             number += looked.to(tl.int32)
             last = tl.maximum(last, tl.where(looked, ((-key.to(tl.int64) + POS_INF) << 31) + ids, -1))
     found = tl.max(last, 0)
-    key = tl.where(found < 0, POS_INF, -(found >> 31) + POS_INF)
-    return tl.sum(number, 0), key, tl.where(found < 0, NO_ID, found & NO_ID)
+    is_none = found < 0  # pyright: ignore[reportOperatorIssue]
+    key = -(found >> 31) + POS_INF  # pyright: ignore[reportOperatorIssue]
+    at = found & NO_ID  # pyright: ignore[reportOperatorIssue]
+    return tl.sum(number, 0), tl.where(is_none, POS_INF, key), tl.where(is_none, NO_ID, at)
 
 
 @triton.jit
