@@ -157,8 +157,8 @@ FURTHER_MISTAKES = {
     "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
-SET_JOBS = (2, 3, 6, 10, 11, 28, 36, 39, 43, 49, 51, 54, 6010, 6011)
-"""Rows that are drawn as sets: of each operation that no other rows have. 6010 and 6011 begin with a typical."""
+SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025)
+"""Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical."""
 SET_MISTAKES = {
     "tail-free keeps a rank more": ("passed + 1, number)", "passed + 2, number)"),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
