@@ -31,6 +31,8 @@ FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 """Shapes whose first tokens lie in every block."""
 FAR_APART = {"one far below": 2.9, "rough plateaus": 22.2}
 """What is read where the bounds of top-n-sigma's threshold enclose many tokens, all of which are listed."""
+AS_SETS_READ = {"typical": 6.3, "typical by rank": 4.2, "top-h": 4.2, "tail-free": 43.4, "XTC first": 3.2}
+"""What is read of rows that are drawn as sets."""
 
 
 def counted(kind: str, rows: int, number: int) -> Iterator[tuple[str, dict[str, float]]]:
@@ -111,12 +113,13 @@ def test_xtc_reads_the_row_twice(rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_rows_that_are_drawn_as_sets_are_read_tens_of_times_by_two_launches() -> None:
-    for name, counts in counted("counted sets", 1, 20):
+def test_rows_that_are_drawn_as_sets_are_read_a_few_times_by_two_launches() -> None:
+    for name, counts in counted("counted sets", 1, 35):
         _, params = name.split(", ", 1)
-        # Tail-free puts all tokens in order, by two bits of their keys at a time.
-        # Typical counts exponents, lists what may be at its level, and searches that list.
-        assert counts["reads"] <= {"tail-free": 68, "typical": 13.2, "typical by rank": 12.2}.get(params, 24), name
+        # The first pass is one. Typical sums, counts exponents, lists what may be at its level, and lists what stays.
+        # What looks for the first tokens counts keys, once or twice, and lists a few. Tail-free puts all tokens in
+        # order, by two bits of their keys at a time.
+        assert counts["reads"] <= AS_SETS_READ[params], name
         assert counts["launches"] == 2, name
         assert counts["scratch"] <= {"tail-free": 3.02, "XTC first": 2.02}.get(params, 1.02), name
 

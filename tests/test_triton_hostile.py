@@ -157,13 +157,13 @@ FURTHER_MISTAKES = {
     "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
-SET_JOBS = (2, 3, 6, 10, 11, 28, 36, 39, 43, 49, 51, 54, 6010, 6011)
-"""Rows that are drawn as sets: of each operation that no other rows have. 6010 and 6011 begin with a typical."""
+SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025)
+"""Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical."""
 SET_MISTAKES = {
     "tail-free keeps a rank more": ("passed + 1, number)", "passed + 2, number)"),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
-    "tokens nearer than the listed ones weigh nothing": ("goal - before)\n            put", "goal)\n            put"),
-    "levels end where they do at the earliest": ("least >= goal, far, end)", "most >= goal, far, end)"),
+    "tokens nearer than the listed ones weigh nothing": ("before + word(state_ptr, UNLISTED), ", "before, "),
+    "levels end where they do at the earliest": ("sure >= goal, far, end)", "most >= goal, far, end)"),
     "ties are counted to one less": ("(goal + each - 1) // each", "tl.maximum(goal // each, 1)"),
     "typical judges by less than the mean": ("mean = mean_of(state_ptr + SUMS_AT)", "mean = mean + 1000"),
     "all ties of the last level stay by rank": ("stages == 1, level, level - 1)", "stages >= 1, level, level)"),
@@ -172,7 +172,16 @@ SET_MISTAKES = {
     "XTC takes the last of the top along": ("== 2, -1, last_id - 1)", "== 2, -1, last_id)"),
     "what both laws of XTC hold counts twice": ("((w > 0) & (marked == 0))", "(w > 0)"),
     "XTC removes what it spares": ("& before & (spared == 0)) == 0", "& before) == 0"),
-    "what XTC spares is taken for drawn without it": ("mask=w > least, other=0) & 1", "mask=w > least, other=0)"),
+    "what XTC spares is taken for drawn without it": ("marked = before & 1", "marked = before"),
+    "what XTC is given is taken for kept where a step lists its own": (
+        "if (cuts == 0) |", "if (cuts >= 0) |",
+    ),
+    "the draw begins at the first segment": ("at = tl.sum((masses <= r).to(tl.int32), 0) - 1", "at = number * 0"),
+    "a step removes nothing if the largest weight stays": ("(weight_of(last) >= least)", "(weight_of(first) >= least)"),
+    "the first token of a level is that of the set": (
+        "(kind == BY_KEY) & (word(state_ptr, LEVEL) < 0)", "(kind == BY_KEY)",
+    ),
+    "a part that is one place takes others": ("tl.where(place == low + 1, 0, at)", "tl.where(place > low + 1, 0, at)"),
     "adaptive-p takes the largest weight for the mass": ("put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))",
                                                          "put(state_ptr, WHOLE, word(state_ptr, LARGEST))"),
     "a least number is one more": ("goal = tl.where((floor < before) & (is_removed == 0), floor, 0)",

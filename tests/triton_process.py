@@ -547,7 +547,7 @@ def main() -> None:
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
-            "counted sets": lambda: [counts(rows, AS_SETS, ("medium", "flat", "two plateaus", "ramp"))],
+            "counted sets": lambda: [counts(rows, AS_SETS, [*COUNTED_SHAPES][:4] + [*COUNTED_SHAPES][6:9])],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],

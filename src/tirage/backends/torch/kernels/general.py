@@ -1,7 +1,7 @@
 """Rows that the passes over split blocks do not run: any list of filters, and the draw, in one thread block each.
 
-Such a row reads its logits some twenty times, which no other row waits for. With XTC its steps are run twice, without
-it and with it, as its law is a mixture of both (SPEC.md S-W6, S-L4).
+Such a row reads its logits a few times, which no other row waits for. With XTC its steps are run twice, without it and
+with it, as its law is a mixture of both (SPEC.md S-W6, S-L4); the second run begins at the XTC.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.carry import CARRIED, follow
+from tirage.backends.torch.kernels.entropy import is_temperature
 from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
-from tirage.backends.torch.kernels.layout import IS_GREEDY, PROGRAM, VARYING, constant
+from tirage.backends.torch.kernels.layout import HIGH, IS_GREEDY, LOW, PROGRAM, VARYING, WIDTH, constant
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
+    POS_INF,
     cleaned,
     key_of,
     ln_of,
@@ -25,12 +27,28 @@ from tirage.backends.torch.kernels.rule import (
     weight_of,
 )
 from tirage.backends.torch.kernels.sets import (
+    ALL_LOW,
+    ALL_NUMBER,
+    ALL_TOP,
+    BEFORE_XTC,
+    CUTS_AFTER,
     FEW,
+    IS_FRESH,
     IS_LISTED,
     IS_ONE,
+    IS_SAME,
     JOINT,
+    KEPT_MASS,
+    KEPT_WEIGHTY,
+    MASSES,
     NEAREST,
+    NEVER,
+    NUMBER,
+    PLACES,
+    RESUMED,
     SCALE,
+    SEGMENTED,
+    SEGMENTS,
     SHARE,
     SPARED,
     SPARES,
@@ -42,12 +60,15 @@ from tirage.backends.torch.kernels.sets import (
     WHOLE,
     WITHOUT,
     WORDS_OF_ROW,
+    begin_segment,
     bits_in,
     enter,
     length_of,
     put,
     save,
     scales_of,
+    segments_of,
+    shift_of,
     tokens_at,
     weights_at,
     word,
@@ -57,11 +78,13 @@ from tirage.backends.torch.kernels.thresholds import is_xtc
 from tirage.backends.torch.plan import AS_SET
 from tirage.exact import numbers
 from tirage.exact.numbers import LOG2E_23
-from tirage.operators.adaptive_p import INVERSE_WIDTH
+from tirage.operators import END, FIRST_FILTER
+from tirage.operators.adaptive_p import ADAPTIVE_P, INVERSE_WIDTH
 from tirage.operators.smoothing import SMOOTH
 
 _AS_SET, _SMOOTH = tl.constexpr(AS_SET), tl.constexpr(int(SMOOTH))
 _FEW = tl.constexpr(FEW)
+_END, _FIRST_FILTER, _ADAPTIVE_P = tl.constexpr(END), tl.constexpr(FIRST_FILTER), tl.constexpr(int(ADAPTIVE_P))
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _CERTAIN = tl.constexpr(1 << 40)
 _ALWAYS = tl.constexpr(1 << 32)
@@ -91,7 +114,7 @@ def general(
         spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
         token, lp, support = draw_set(
             x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
-            meta_ptr + row * columns, size, steps, planes, LONG,
+            meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, planes, LONG,
         )
     else:
         token, lp, support = resolve_row(
@@ -124,54 +147,73 @@ def chance_of(x_ptr, state_ptr, meta_ptr, token):
 
 
 @triton.jit
-def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, steps, planes, TILE: tl.constexpr):
+def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, row_ptr, size, steps, planes, TILE: tl.constexpr):
     """(token, logprob, support) of one row; the second plane marks what the row without XTC can draw."""
-    smooth(x_ptr, meta_ptr, size, steps, TILE)
-    share, none = share_of_coin(meta_ptr, steps), tl.full((), 0, tl.int64)
+    high, low, number = smooth(x_ptr, meta_ptr, row_ptr, size, steps, TILE)
+    share, cuts = coin_of(meta_ptr, steps)
+    none = tl.full((), 0, tl.int64)
+    put(state_ptr, CUTS_AFTER, cuts)
     put(state_ptr, SHARE, share)
     put(state_ptr, TOTAL, none)
     put(state_ptr, SUPPORT, none)
+    put(state_ptr, ALL_TOP, high)
+    put(state_ptr, ALL_LOW, low)
+    put(state_ptr, ALL_NUMBER, number)
+    put(state_ptr, RESUMED, none - 1)
     tl.debug_barrier()
     for turn in range(tl.where(share >= 0, 2, 1)):
         run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, turn, size, steps, planes, TILE)
-        weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE)
         share = word(state_ptr, SHARE)
+        if (turn == 1) & (word(state_ptr, IS_SAME) != 0):
+            # XTC removes nothing: all is as in the first turn.
+            save(state_ptr, WITHOUT, 0)  # pyright: ignore[reportArgumentType]
+            put(state_ptr, TOTAL_WITHOUT, word(state_ptr, TOTAL))
+        elif (share < 0) & (word(state_ptr, IS_FRESH) != 0):
+            put(state_ptr, TOTAL, word(state_ptr, KEPT_MASS))
+            put(state_ptr, SUPPORT, word(state_ptr, KEPT_WEIGHTY))
+        else:
+            weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE)
+        tl.debug_barrier()
         if turn == drawn_turn(meta_ptr, share):
             token = drawn_from(x_ptr, list_ptr, state_ptr, uniform_of(meta_ptr), size, TILE)
             put(state_ptr, TOKEN, token)
             tl.debug_barrier()
         if (share >= 0) & (turn == 0):
             save(state_ptr, 0, WITHOUT)  # pyright: ignore[reportArgumentType]
-            mark(x_ptr, list_ptr, state_ptr, size, TILE)
     token, support = word(state_ptr, TOKEN).to(tl.int32), word(state_ptr, SUPPORT).to(tl.int32)
     if word(state_ptr, SHARE) >= 0:
-        lp = logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE)
+        lp = logprob_of_both(x_ptr, list_ptr, state_ptr, token, size)
     else:
         lp = logprob_in_set(x_ptr, state_ptr, token)
     return token, lp, support
 
 
 @triton.jit
-def smooth(x_ptr, meta_ptr, size, steps, TILE: tl.constexpr):
-    """Changes the logits of a row that has a smoothing, by their distances from the largest one (SPEC.md S-N8)."""
+def smooth(x_ptr, meta_ptr, row_ptr, size, steps, TILE: tl.constexpr):
+    """Changes the logits of a row that has a smoothing, by their distances from the largest one (SPEC.md S-N8).
+
+    Gives the largest and the least key of a row, and how many of its tokens are above -inf: -1 where it has none.
+    """
     PART: tl.constexpr = TILE // 4
     lanes = tl.arange(0, PART)
+    top_key, low_key, count = tl.load(row_ptr + HIGH), tl.load(row_ptr + LOW), tl.full((), -1, tl.int32)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
         if tl.load(step_ptr) == _SMOOTH:
-            square, cube, high = constant(step_ptr, 1), constant(step_ptr, 2), lanes * 0 + NEG_INF
-            for start in range(0, size, TILE):
-                for part in range(0, TILE, PART):
-                    at = start + part + lanes
-                    high = tl.maximum(high, key_of(tl.load(x_ptr + at, mask=at < size, other=float("-inf"))))
-            top = cleaned(value_of(tl.max(high, 0)))
+            square, cube, top = constant(step_ptr, 1), constant(step_ptr, 2), cleaned(value_of(top_key))
+            number, high, low = lanes * 0, lanes * 0 + NEG_INF, lanes * 0 + POS_INF
             for start in range(0, size, TILE):
                 for part in range(0, TILE, PART):
                     at = start + part + lanes
                     x = tl.load(x_ptr + at, mask=at < size, other=float("-inf"))
-                    new = smoothed(x, top, square, cube)
-                    tl.store(x_ptr + at, tl.where(key_of(x) > NEG_INF, new, x), mask=at < size)
+                    there, new = key_of(x) > NEG_INF, smoothed(x, top, square, cube)
+                    tl.store(x_ptr + at, tl.where(there, new, x), mask=at < size)
+                    number += there.to(tl.int32)
+                    high = tl.maximum(high, tl.where(there, key_of(new), NEG_INF))
+                    low = tl.minimum(low, tl.where(there, key_of(new), POS_INF))
+            top_key, low_key, count = tl.max(high, 0), tl.min(low, 0), tl.sum(number, 0)
             tl.debug_barrier()
+    return top_key, low_key, count
 
 
 @triton.jit
@@ -185,28 +227,54 @@ def drawn_turn(meta_ptr, share):
 
 @triton.jit
 def run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, is_excluding, size, steps, planes, TILE: tl.constexpr):
-    """All steps of a row, from the set of all tokens; XTC removes something where `is_excluding`."""
-    enter(x_ptr, state_ptr, size, TILE)
+    """All steps of a row, from the set of all tokens; XTC removes something where `is_excluding`.
+
+    These begin at the XTC, where the set that it is given is still there.
+    """
+    if (is_excluding != 0) & (word(state_ptr, RESUMED) >= 0):
+        save(state_ptr, BEFORE_XTC, 0)  # pyright: ignore[reportArgumentType]
+    else:
+        enter(state_ptr, size)
     put(state_ptr, JOINT, is_joint(meta_ptr, steps))
+    put(state_ptr, IS_SAME, steps * 0)
     tl.debug_barrier()
     for s in range(steps):
-        run_step(
-            x_ptr, list_ptr, (planes - 2) * size, planes * size, state_ptr, meta_ptr + PROGRAM + s * 6, is_excluding,
-            size, TILE,
-        )
-    if word(state_ptr, TARGET) >= 0:
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        if (is_excluding == 0) & is_xtc(base_of(tl.load(step_ptr))):
+            remember(state_ptr, s)
+        if ((is_excluding == 0) | (word(state_ptr, RESUMED) <= s)) & (word(state_ptr, IS_SAME) == 0):
+            run_step(
+                x_ptr, list_ptr, (planes - 2) * size, planes * size, state_ptr, step_ptr, is_excluding, size, TILE
+            )
+    if (word(state_ptr, TARGET) >= 0) & (word(state_ptr, IS_SAME) == 0):
         reweigh(x_ptr, list_ptr, state_ptr, size, TILE)
+
+
+@triton.jit
+def remember(state_ptr, s):
+    """Keeps the set that the only XTC is given, the step s, unless a later step may write in the place of its list."""
+    cuts = word(state_ptr, CUTS_AFTER)
+    if (cuts == 0) | ((cuts > 0) & (word(state_ptr, IS_LISTED) == 0)):
+        save(state_ptr, 0, BEFORE_XTC)  # pyright: ignore[reportArgumentType]
+        put(state_ptr, RESUMED, cuts * 0 + s)
+        tl.debug_barrier()
 # fmt: on
 
 
 @triton.jit
-def share_of_coin(meta_ptr, steps):
-    """How often the first XTC of a row is on, in units of 2^-32, int64; -1 where it has none."""
-    share = tl.full((), -1, tl.int64)
+def coin_of(meta_ptr, steps):
+    """(how often the first XTC of a row is on, in units of 2^-32, int64, -1 where it has none; how many steps behind it
+    may remove tokens, int32, -1 where another XTC is among them)."""
+    share, cuts = tl.full((), -1, tl.int64), tl.full((), 0, tl.int32)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
-        share = tl.where(is_xtc(base_of(tl.load(step_ptr))) & (share < 0), tl.load(step_ptr + 1), share)
-    return share
+        op = tl.load(step_ptr)
+        is_cut = (op >= _FIRST_FILTER) & (op != _END) & (op != _ADAPTIVE_P) & (is_temperature(op) == 0)
+        is_coin = is_xtc(base_of(op))
+        more = tl.where(is_cut & (share >= 0) & (cuts >= 0), cuts + 1, cuts)
+        cuts = tl.where(is_coin & (share >= 0), -1, more)
+        share = tl.where(is_coin & (share < 0), tl.load(step_ptr + 1), share)
+    return share, cuts
 
 
 # --- the weights that are drawn from ----------------------------------------------------------------------------------
@@ -258,40 +326,53 @@ def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
 
 @triton.jit
 def weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE: tl.constexpr):
-    """Writes the mass of what is drawn from, that of the turn before, and how many tokens can be drawn in some turn."""
-    PART: tl.constexpr = TILE // 4
+    """Writes the mass of what is drawn from, by segments too, that of the turn before, and how many tokens can be drawn
+    in some turn. What a row can draw without its XTC is marked."""
+    PART: tl.constexpr = TILE // 8
     length, is_listed, share = length_of(state_ptr, size), word(state_ptr, IS_LISTED), word(state_ptr, SHARE)
     mass, number = (tl.arange(0, PART) * 0).to(tl.int64), tl.arange(0, PART) * 0
+    marks = tl.where((turn == 0) & (share >= 0), 0, _CERTAIN)
     # With an XTC that is always on, what it removes cannot be drawn.
-    least = tl.where((turn == 1) & (share < _ALWAYS), 0, _CERTAIN)
+    is_read = tl.where(turn == 1, share < _ALWAYS, (share >= 0) & (word(state_ptr, SPARES) > 0))
+    least, shift = tl.where(is_read, 0, _CERTAIN), shift_of(length, TILE)
     for start in range(0, length, TILE):
+        begin_segment(state_ptr, start // TILE, shift, tl.sum(mass, 0), start)
         for part in range(0, TILE, PART):
             ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
-            marked = tl.load(list_ptr + size + ids, mask=w > least, other=0) & 1
+            before = tl.load(list_ptr + size + ids, mask=w > least, other=0)
+            marked = before & 1
             mass += w
             number += ((w > 0) & (marked == 0)).to(tl.int32)
+            # Each token is listed once.
+            tl.store(list_ptr + size + ids, 1 + before, mask=w > marks)
     total, found = tl.sum(mass, 0), tl.sum(number, 0)
     without, support = word(state_ptr, TOTAL), word(state_ptr, SUPPORT)
     tl.debug_barrier()
     put(state_ptr, TOTAL, total)
     put(state_ptr, TOTAL_WITHOUT, without)
     put(state_ptr, SUPPORT, tl.where(share == _ALWAYS, found, support + found))
+    put(state_ptr, SEGMENTED, segments_of(length, TILE))
     tl.debug_barrier()
 
 
 @triton.jit
 def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
-    """The token at which the running sum of weights, by id, passes the uniform `u`."""
+    """The token at which the running sum of weights, by id, passes the uniform `u`: in one segment of the set."""
     PART: tl.constexpr = TILE // 4
     r = tl.umulhi(u, word(state_ptr, TOTAL).to(tl.uint64)).to(tl.int64)
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    reached, token = tl.full((), 0, tl.int64), tl.full((), -1, tl.int32)
-    for start in range(0, length, TILE):
+    lanes, number = tl.arange(0, SEGMENTS), word(state_ptr, SEGMENTED)
+    masses = tl.load(state_ptr + MASSES + lanes, mask=lanes < number, other=NEVER)
+    at = tl.sum((masses <= r).to(tl.int32), 0) - 1  # pyright: ignore[reportOperatorIssue]
+    reached, token = tl.max(tl.where(masses <= r, masses, 0), 0), tl.full((), -1, tl.int32)
+    begin = tl.load(state_ptr + PLACES + at).to(tl.int32)
+    end = tl.load(state_ptr + PLACES + at + 1, mask=at + 1 < number, other=length).to(tl.int32)
+    for start in range(0, end - begin, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = tokens_at(x_ptr, list_ptr, begin + start + part, end, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
-            after = reached + tl.sum(w, 0)
+            after = reached + tl.sum(w, 0)  # pyright: ignore[reportOperatorIssue]
             if (reached <= r) & (after > r):
                 at = tl.sum((reached + tl.cumsum(w, 0) <= r).to(tl.int32), 0)
                 token = tl.sum(tl.where(tl.arange(0, PART) == at, ids, 0), 0)
@@ -304,26 +385,12 @@ def spare(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: 
     """Writes the bit of what XTC spares for each token of a row that has one, and no mark."""
     PART: tl.constexpr = TILE // 4
     put(state_ptr, SPARES, spares)
-    for start in range(0, tl.where(share_of_coin(meta_ptr, steps) >= 0, size, 0), TILE):
+    share, _cuts = coin_of(meta_ptr, steps)
+    for start in range(0, tl.where(share >= 0, size, 0), TILE):
         for part in range(0, TILE, PART):
             at = start + part + tl.arange(0, PART)
             words = tl.load(spared_ptr + (at >> 5), mask=at < tl.where(spares > 0, size, 0), other=0)
             tl.store(list_ptr + size + at, ((words >> (at & 31)) & 1) << SPARED, mask=at < size)
-
-
-@triton.jit
-def mark(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Marks each token that is drawn from."""
-    PART: tl.constexpr = TILE // 4
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    least = tl.where(word(state_ptr, SPARES) > 0, 0, _CERTAIN)
-    for start in range(0, length, TILE):
-        for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            w = drawn_weights(ids, x, key, state_ptr)
-            # Each token is listed once.
-            tl.store(list_ptr + size + ids, 1 + tl.load(list_ptr + size + ids, mask=w > least, other=0), mask=w > 0)
-    tl.debug_barrier()
 
 
 # --- logprobs ---------------------------------------------------------------------------------------------------------
@@ -342,10 +409,10 @@ def logprob_in_set(x_ptr, state_ptr, token):
 
 
 @triton.jit
-def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE: tl.constexpr):
+def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size):
     """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
     x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token) & 1
-    key, is_held = key_of(x), holds(list_ptr, state_ptr, token, size, TILE)
+    key, is_held = key_of(x), holds(list_ptr, state_ptr, token)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
     w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)
     return mixed_logprob(
@@ -354,17 +421,17 @@ def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size, TILE: tl.constexpr)
 
 
 @triton.jit
-def holds(list_ptr, state_ptr, token, size, TILE: tl.constexpr):
-    """Whether the set has a token, int32."""
-    PART: tl.constexpr = TILE // 4
-    found = tl.arange(0, PART) * 0
+def holds(list_ptr, state_ptr, token):
+    """Whether the set has a token, int32: its ids ascend."""
+    found = tl.full((), 1, tl.int32)
     if word(state_ptr, IS_LISTED) != 0:
-        length = length_of(state_ptr, size)
-        for start in range(0, length, TILE):
-            for part in range(0, TILE, PART):
-                at = start + part + tl.arange(0, PART)
-                found += (tl.load(list_ptr + at, mask=at < length, other=-1) == token).to(tl.int32)
-    else:
-        found += 1
-    return tl.max(found, 0)
+        low, end = tl.full((), 0, tl.int64), word(state_ptr, NUMBER)
+        # [low, end) holds it, if any.
+        while low + 1 < end:
+            middle = (low + end) >> 1
+            is_before = tl.load(list_ptr + middle) > token
+            end = tl.where(is_before, middle, end)
+            low = tl.where(is_before, low, middle)
+        found = (tl.load(list_ptr + low) == token).to(tl.int32)
+    return found
 # fmt: on

@@ -10,13 +10,22 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exclusion import point_of
-from tirage.backends.torch.kernels.rule import NO_ID, key_of, log2_fixed
+from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, key_of, log2_fixed
 from tirage.backends.torch.kernels.sets import (
     FEW,
+    IS_LISTED,
     LOW_KEY,
+    MASSES,
+    NEVER,
     NUMBER,
+    SEGMENTS,
     TOP_KEY,
+    begin_segment,
+    length_of,
     scales_of,
+    segments_of,
+    shift_of,
+    tokens_at,
     weights_at,
     word,
 )
@@ -194,19 +203,18 @@ def move(x_ptr, from_ptr, to_ptr, number, high, shift, one, two, three, TILE: tl
 
 
 @triton.jit
-def begins(x_ptr, list_ptr, number, high, TILE: tl.constexpr):
-    """Where ids with the lowest two bits 1, 2 and 3 begin."""
+def begins(x_ptr, list_ptr, state_ptr, high, size, TILE: tl.constexpr):
+    """Where ids of the set with the lowest two bits 1, 2 and 3 begin."""
     PART: tl.constexpr = TILE // 4
+    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     one, two, three = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
-    for start in range(0, number, TILE):
+    for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            at = start + part + tl.arange(0, PART)
-            ids = tl.load(list_ptr + at, mask=at < number, other=0)
-            key = key_of(tl.load(x_ptr + ids, mask=at < number, other=float("-inf")))
-            bits = (high - key.to(tl.int64)) & 3
-            one += tl.sum(((at < number) & (bits < 1)).to(tl.int64), 0)
-            two += tl.sum(((at < number) & (bits < 2)).to(tl.int64), 0)
-            three += tl.sum(((at < number) & (bits < 3)).to(tl.int64), 0)
+            _ids, _x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            there, bits = key > NEG_INF, (high - key.to(tl.int64)) & 3
+            one += tl.sum((there & (bits < 1)).to(tl.int64), 0)
+            two += tl.sum((there & (bits < 2)).to(tl.int64), 0)
+            three += tl.sum((there & (bits < 3)).to(tl.int64), 0)
     return one, two, three
 
 
@@ -214,7 +222,7 @@ def begins(x_ptr, list_ptr, number, high, TILE: tl.constexpr):
 def put_in_order(x_ptr, list_ptr, state_ptr, planes_at, size, TILE: tl.constexpr):
     """Where the ids of the listed set lie in order, int64: in the first or the second of two planes."""
     number, high = word(state_ptr, NUMBER).to(tl.int32), word(state_ptr, TOP_KEY)
-    one, two, three = begins(x_ptr, list_ptr, number, high, TILE)
+    one, two, three = begins(x_ptr, list_ptr, state_ptr, high, size, TILE)
     bits = (log2_fixed((tl.maximum(high - word(state_ptr, LOW_KEY), 1)).to(tl.uint64)) >> 23) + 1
     turns = ((bits + 1) // 2).to(tl.int32)
     from_at, to_at, shift = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64) + planes_at, tl.full((), 0, tl.int64)
@@ -247,20 +255,26 @@ def tail_free_prefix(x_ptr, order_ptr, state_ptr, e, s, TILE: tl.constexpr):
     """How many of the tokens in order stay, before more than E / 2^s of the curvature is passed."""
     PART: tl.constexpr = TILE // 4
     number = word(state_ptr, NUMBER).to(tl.int32)
-    each = (tl.arange(0, PART) * 0).to(tl.int64)
+    each, shift = (tl.arange(0, PART) * 0).to(tl.int64), shift_of(number, TILE)
     for start in range(0, number, TILE):
+        begin_segment(state_ptr, start // TILE, shift, tl.sum(each, 0), start)
         for part in range(0, TILE, PART):
             each += curvature_at(x_ptr, order_ptr, state_ptr, start + part, number, PART)
     total = tl.sum(each, 0)
     limit = floor_of_share(e, s, total)
-    reached, passed = tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
-    for start in range(0, number, TILE):
+    tl.debug_barrier()
+    # All ranks of the segments before stay that in which the limit is passed.
+    lanes = tl.arange(0, SEGMENTS)
+    sums = tl.load(state_ptr + MASSES + lanes, mask=lanes < segments_of(number, TILE), other=NEVER)
+    first = (tl.sum((sums <= limit).to(tl.int32), 0) - 1) * (TILE << shift)  # pyright: ignore[reportOperatorIssue]
+    reached, passed = tl.max(tl.where(sums <= limit, sums, 0), 0), first
+    for start in range(0, tl.minimum(TILE << shift, number - first), TILE):
         for part in range(0, TILE, PART):
-            more = curvature_at(x_ptr, order_ptr, state_ptr, start + part, number, PART)
-            ranks = start + part + tl.arange(0, PART)
+            more = curvature_at(x_ptr, order_ptr, state_ptr, first + start + part, number, PART)
+            ranks = first + start + part + tl.arange(0, PART)
             inside = (reached + tl.cumsum(more, 0) <= limit) & (ranks + 2 < number)
             passed += tl.sum(inside.to(tl.int32), 0)
-            reached += tl.sum(more, 0)
+            reached += tl.sum(more, 0)  # pyright: ignore[reportOperatorIssue]
     return tl.where(total > 0, passed + 1, number)  # pyright: ignore[reportOperatorIssue]
 
 

@@ -25,8 +25,10 @@ from tirage.backends.torch.kernels.rule import (
     target_of,
     value_of,
 )
+from tirage.backends.torch.kernels.searches import cut_at
 from tirage.backends.torch.kernels.sets import (
     ALL,
+    ARE_KEPT,
     BASE,
     BASIS,
     CONSTANT,
@@ -34,12 +36,16 @@ from tirage.backends.torch.kernels.sets import (
     CUT_KEY,
     CUT_LEFT,
     CUT_TOKEN,
+    FEW,
     FLOOR,
     GOAL,
+    IS_FRESH,
     IS_LEVELED,
     IS_LISTED,
     IS_ONE,
+    IS_PREFIX,
     IS_REMOVED,
+    IS_SAME,
     IS_SIGMA,
     IS_STALE,
     IS_WEIGHED,
@@ -59,6 +65,7 @@ from tirage.backends.torch.kernels.sets import (
     NUMBER,
     REACHING,
     REMOVED,
+    RESUMED,
     SCALE,
     STAGES,
     SUMS_AT,
@@ -67,7 +74,8 @@ from tirage.backends.torch.kernels.sets import (
     TRIMMED,
     UNCUT,
     WHOLE,
-    cut_at,
+    all_stay,
+    count_set,
     keep,
     put,
     scales_of,
@@ -121,7 +129,7 @@ from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 )  # fmt: skip
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _END, _FIRST_FILTER = tl.constexpr(END), tl.constexpr(FIRST_FILTER)
-_FIRST = tl.constexpr(100)
+_FEW, _FIRST = tl.constexpr(FEW), tl.constexpr(100)
 """How many of the first tokens top-h and Mirostat 1 look at."""
 
 
@@ -178,9 +186,11 @@ def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, siz
             put(state_ptr, BASE, word(state_ptr, UNCUT))
             put(state_ptr, IS_STALE, tl.full((), 0, tl.int64))
             tl.debug_barrier()
+    elif (word(state_ptr, NUMBER) < 0) & is_cut & needs_number(op, step_ptr, size):
+        count_set(x_ptr, state_ptr, size, TILE)
     number, removed = word(state_ptr, NUMBER), word(state_ptr, REMOVED)
     if is_cut:
-        if (op == _TOP_K) & (tl.load(step_ptr + 1) >= number):
+        if (op == _TOP_K) & (number >= 0) & (tl.load(step_ptr + 1) >= number):
             # All stay but those at -inf in llama.cpp's list.
             tl.debug_barrier()
             put(state_ptr, REMOVED, tl.minimum(removed, tl.load(step_ptr + 1) - number))
@@ -191,6 +201,7 @@ def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, siz
         change_temperature(state_ptr, op, step_ptr)
     elif op == _ADAPTIVE_P:
         put(state_ptr, TARGET, tl.load(step_ptr + 1))
+        put(state_ptr, IS_FRESH, number * 0)
         put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))
         tl.debug_barrier()
 
@@ -199,6 +210,14 @@ def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, siz
 def needs_sums(op):
     """Whether a step that removes tokens follows from the mass of the set, or more sums of it."""
     return (op != _GREEDY) & (op != _TOP_K) & (op != _MIN_P) & (op != _MIN_P_LOGIT) & (is_by_rank(op) == 0)
+
+
+@triton.jit
+def needs_number(op, step_ptr, size):
+    """Whether a step needs to know how many tokens its set has, and its search does not count them."""
+    keeps_ties = (op == _TOP_K) & (tl.load(step_ptr + 2) > 0)
+    is_one = ((op == _TOP_K) | is_by_rank(op)) & (size < 2)
+    return keeps_ties | is_one | (op == _TFS) | (floor_of(step_ptr) > 1)
 
 
 @triton.jit
@@ -220,6 +239,7 @@ def change_temperature(state_ptr, op, step_ptr):
     put(state_ptr, CONSTANT, c.to(tl.int32, bitcast=True))
     put(state_ptr, SCALE, scale.to(tl.int32, bitcast=True))
     put(state_ptr, IS_STALE, top * 0 + 1)
+    put(state_ptr, IS_FRESH, top * 0)
     tl.debug_barrier()
 
 
@@ -272,7 +292,7 @@ def goal_of(state_ptr, op, step_ptr):
     elif op == _GREEDY:
         goal += 1
     elif (op == _TOP_H) | (op == _MIROSTAT):
-        goal = tl.minimum(number, _FIRST)
+        goal = tl.where(number < 0, _FIRST, tl.minimum(number, _FIRST))
     elif is_xtc(op):
         goal += NEVER
     return goal
@@ -300,16 +320,33 @@ def cut_set(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, T
             cut_at(x_ptr, list_ptr, state_ptr, size, TILE)
             apply_cut(x_ptr, state_ptr, op, step_ptr, turn)
         is_first = (turn == 0) & (turns == 2)
-        into_at = tl.where(is_first & is_by_rank(op) & (op != _TFS), few_at, 0)
-        keep(
-            x_ptr, list_ptr, into_at, state_ptr, ((is_first == 0) | is_by_rank(op)).to(tl.int32), size, TILE
-        )
+        into_at = tl.where(is_first & (op == _MIROSTAT), few_at, 0)
+        if all_stay(state_ptr) & ((is_first & is_by_rank(op)) == 0):
+            keep_all(state_ptr)
+        else:
+            keep(
+                x_ptr, list_ptr, into_at, state_ptr, ((is_first == 0) | is_by_rank(op)).to(tl.int32), size, TILE
+            )
+            # What `keep` weighs is not of the set before.
+            put(state_ptr, IS_FRESH, word(state_ptr, KEPT) * 0)
         if is_first:
             if is_by_rank(op):
                 keep_prefix(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE)
             else:
                 keep_enough(state_ptr)
-    settle(state_ptr, op)
+    settle(state_ptr, op, step_ptr)
+
+
+@triton.jit
+def keep_all(state_ptr):
+    """What `keep` writes where all tokens stay, but for their list."""
+    number, high, low = word(state_ptr, NUMBER), word(state_ptr, TOP_KEY), word(state_ptr, LOW_KEY)
+    tl.debug_barrier()
+    put(state_ptr, ARE_KEPT, number * 0 + 1)
+    put(state_ptr, KEPT, number)
+    put(state_ptr, KEPT_TOP, high)
+    put(state_ptr, KEPT_LOW, low)
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -329,6 +366,8 @@ def begin_cut(state_ptr, op, step_ptr):
     put(state_ptr, MEAN, mean)
     put(state_ptr, IS_SIGMA, op == _SIGMA)
     put(state_ptr, IS_REMOVED, is_xtc(op))
+    # It leaves the first tokens, in the order of its search, and no greater number that another rule asks for.
+    put(state_ptr, IS_PREFIX, (op != _MIROSTAT) & (floor_of(step_ptr) <= 1))
     put(state_ptr, GOAL, goal)
     put(state_ptr, IS_WEIGHED, (op == _TOP_P) | is_leveled)
     put(state_ptr, IS_LEVELED, is_leveled)
@@ -392,44 +431,62 @@ def keep_enough(state_ptr):
 def keep_prefix(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
     """Writes how many of the first tokens top-h, Mirostat 1 or tail-free keeps, once the first ones are listed, or all
     of the set."""
-    goal = tl.full((), 0, tl.int64)
+    goal, number = tl.full((), 0, tl.int64), word(state_ptr, KEPT).to(tl.int32)
+    at = goal + few_at
     if op == _TFS:
-        put(state_ptr, IS_LISTED, goal + 1)
-        tl.debug_barrier()
         at = put_in_order(x_ptr, list_ptr, state_ptr, planes_at, size, TILE)
         goal += tail_free_prefix(
             x_ptr, list_ptr + at, state_ptr, tl.load(step_ptr + 1), tl.load(step_ptr + 2), TILE
         )
     else:
-        number = word(state_ptr, KEPT).to(tl.int32)
+        if op == _TOP_H:
+            # It keeps none but these: they are the set now.
+            lanes = tl.arange(0, _FEW)
+            tl.store(list_ptr + few_at + lanes, tl.load(list_ptr + lanes, mask=lanes < number, other=0))
+            put(state_ptr, NUMBER, number)
+            put(state_ptr, IS_LISTED, goal + 1)
+            tl.debug_barrier()
         rank_first(x_ptr, list_ptr + few_at, number)
         if op == _TOP_H:
             goal += entropy_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1))
         else:
             goal += zipf_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1), size)
+    # The last of them is known, unless Mirostat keeps more than are in order.
+    is_known = goal <= number
+    last_id = tl.load(list_ptr + at + goal - 1, mask=is_known, other=0)
+    last_key = key_of(tl.load(x_ptr + last_id))
     tl.debug_barrier()
-    put(state_ptr, GOAL, goal)
+    put(state_ptr, GOAL, tl.where(is_known, 0, goal))
+    put(state_ptr, CUT_KEY, last_key)
+    put(state_ptr, CUT_ID, last_id)
     put(state_ptr, LIMIT, goal * 0 - 1)
     tl.debug_barrier()
 
 
 @triton.jit
-def settle(state_ptr, op):
-    """Writes what a step has made of the set."""
+def settle(state_ptr, op, step_ptr):
+    """Writes what a step has made of the set; where all tokens stay, they are listed, and weighed, as before."""
     gone, before, floor = word(state_ptr, REMOVED), word(state_ptr, NUMBER), word(state_ptr, FLOOR)
     number, high, low = word(state_ptr, KEPT), word(state_ptr, KEPT_TOP), word(state_ptr, KEPT_LOW)
-    trimmed, left = word(state_ptr, CUT_TOKEN), word(state_ptr, CUT_LEFT)
+    trimmed, left, stays = word(state_ptr, CUT_TOKEN), word(state_ptr, CUT_LEFT), word(state_ptr, ARE_KEPT)
     # Of the tokens at -inf in llama.cpp's list XTC removes none, and top-n-sigma adds what it removes.
     listed = tl.where(is_xtc(op), gone, tl.where(op == _SIGMA, gone + before - number, 0))
+    # A top-k of more than there are leaves some.
+    listed = tl.where(op == _TOP_K, tl.maximum(tl.minimum(gone, tl.load(step_ptr + 1) - number), 0), listed)
     listed = tl.where(floor > 1, tl.maximum(listed, tl.minimum(gone, floor - before)), listed)
     tl.debug_barrier()
     put(state_ptr, NUMBER, number)
-    put(state_ptr, IS_LISTED, gone * 0 + 1)
+    if stays == 0:
+        put(state_ptr, IS_LISTED, gone * 0 + 1)
+        put(state_ptr, IS_FRESH, (trimmed < 0) & (op != _GREEDY))
     put(state_ptr, TOP_KEY, high)
     put(state_ptr, LOW_KEY, low)
     put(state_ptr, REMOVED, listed)
+    # What the row without XTC left stands: its list, and its masses, which a first turn overwrites.
+    put(state_ptr, IS_SAME, is_xtc(op) & (stays != 0) & (floor <= 1) & (word(state_ptr, RESUMED) >= 0))
     if op == _GREEDY:
         put(state_ptr, IS_ONE, gone * 0 + 1)
+        put(state_ptr, IS_FRESH, gone * 0)
     if trimmed >= 0:
         put(state_ptr, TRIMMED, trimmed)
         put(state_ptr, LEFT, left)
