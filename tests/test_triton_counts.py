@@ -103,10 +103,15 @@ def test_a_temperature_that_follows_from_a_set_reads_the_row_once_more_or_the_se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
-def test_xtc_reads_the_row_twice(rows: int) -> None:
-    for name, counts in counted("counted exclusions", rows, 30):
+def test_xtc_reads_the_row_twice_and_once_more_before_a_temperature_where_nothing_else_cuts(rows: int) -> None:
+    for name, counts in counted("counted exclusions", rows, 60):
+        _, params = name.split(", ", 1)
+        most = 2.8 if name.startswith("rough plateaus, its") else 2.35
         # Now and then no knot is at the tie.
-        assert counts["reads"] <= (2.6 if name == "tie, top-p and XTC" else 2.35), name
+        most = 2.6 if name == "tie, top-p and XTC" else most
+        # What XTC leaves of a row that nothing else cuts is weighed anew: its weights count from another logit.
+        assert counts["reads"] <= (3.2 if params == "only XTC before a temperature" else most), name
+        assert counts["launches"] == 4, name
         assert counts["scratch"] <= 1.04, name
 
 
@@ -116,9 +121,10 @@ def test_rows_that_are_drawn_as_sets_are_read_tens_of_times_by_two_launches() ->
         _, params = name.split(", ", 1)
         # Tail-free puts all tokens in order, by two bits of their keys at a time.
         # Typical counts exponents, lists what may be at its level, and searches that list.
-        assert counts["reads"] <= {"tail-free": 68, "typical": 13.2, "typical by rank": 12.2}.get(params, 24), name
+        most = {"tail-free": 68, "typical": 13.2, "typical by rank": 12.2, "XTC that spares": 25.2}
+        assert counts["reads"] <= most.get(params, 24), name
         assert counts["launches"] == 2, name
-        assert counts["scratch"] <= {"tail-free": 3.02, "XTC first": 2.02}.get(params, 1.02), name
+        assert counts["scratch"] <= {"tail-free": 3.02, "XTC that spares": 2.02}.get(params, 1.02), name
 
 
 @pytest.mark.slow
