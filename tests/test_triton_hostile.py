@@ -34,9 +34,10 @@ doubt, 4002 an eta and 4013 a top-n-sigma, run twice, whose thresholds stand at 
 FEW_JOBS = (*SMALL_JOBS[:14:2], 66, 2000, 3000, 4002, 4013, 5000, 5001)
 AVERAGED_JOBS = (13, 15, 17, 20, 22, 36)
 """Jobs with an eta, p-less and top-n-sigma each, of more tokens than there are lanes for."""
-FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001)
+FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001, 7010, 7015, 7020)
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC; 6000 and 6001 have a
-top-k and a min-p that remove few tokens, or none, before such a temperature."""
+top-k and a min-p that remove few tokens, or none, before such a temperature, those from 7000 on an XTC before a
+temperature."""
 TOO_EARLY = ("first_lane(middle >= goal + doubt)", "begin")
 TOO_LATE = (
     "begin = tl.maximum(begin, first_lane(middle >= goal - doubt))",
@@ -151,10 +152,28 @@ FURTHER_MISTAKES = {
     "XTC removes the last token too": ("(ids < head_id)", "(ids <= head_id)"),
     "XTC keeps all ties": ("tl.where(op == _TIES_KEPT, 0, last_id)", "last_id * 0"),
     "the coin of XTC is the uniform of the draw": ("SAMPLE), _XTC_DOMAIN", "SAMPLE), 0"),
-    "the law of XTC has one set": ("tl.where(is_gone, 0, w)", "w"),
+    "the law of XTC has one set": ("lp = mixed_logprob(w, total, w_on,", "lp = mixed_logprob(w, total, w,"),
     "no threshold of XTC is strict": ("more | (tl.load(step_ptr + 4) > 0) |", "more |"),
-    "what XTC always removes is counted": ("tl.where(share == _ALWAYS, gone, 0)", "tl.where(share < 0, gone, 0)"),
+    "what XTC always removes is counted": ("tl.where(is_always, gone, 0)", "tl.where(share < 0, gone, 0)"),
     "XTC leaves closed what it may remove": ("NOT_COUNTED)) < 2, LANES, 0)", "NOT_COUNTED)) < 9, LANES, 0)"),
+    "XTC judges by the temperature behind it": (
+        "row_ptr, total, lowest, cut_key, cut_id, m, c, size,\n                blocks",
+        "row_ptr, total, lowest, cut_key, cut_id, m, constant(row_ptr, LAST), size,\n                blocks",
+    ),
+    "what XTC leaves counts from what it removes": ("tl.minimum(high, head))", "high)"),
+    "what XTC leaves is drawn as it weighed before": (
+        'each, from_m = others, value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))',
+        "each, from_m = others, m",
+    ),
+    "a row without what XTC removes is read to its last part": (
+        "range(0, size, TILE):\n            # Each",
+        "range(0, size - TILE, TILE):\n            # Each",
+    ),
+    "a listed set without what XTC removes weighs one token less": (
+        "tl.where(is_in(key, ids, cut_key, cut_id), weight_left",
+        "tl.where(is_in(key, ids, cut_key, cut_id - 1), weight_left",
+    ),
+    "tokens that weigh something only without the head are not counted": ("support + number)", "support)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025)

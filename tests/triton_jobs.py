@@ -22,6 +22,7 @@ from tirage.operators import OPERATORS, Operation, Step
 from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
+from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P
 from tirage.operators.p_less import P_LESS
 from tirage.operators.row import Process, RowState, mass, mean_exponent
@@ -59,6 +60,8 @@ LEVELED = 6000
 """Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
 FEW_REMOVED = 6000
 """Jobs from that number on have filters that remove few tokens, or none: see `few_removed_job`."""
+TEMPERED = 7000
+"""Jobs from that number on have an XTC before a temperature: see `tempered_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -75,6 +78,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= TEMPERED:
+        return tempered_job(number, rows)
     if number >= FEW_REMOVED:
         return few_removed_job(number, rows)
     if number >= APART:
@@ -233,6 +238,41 @@ def few_removed_job(number: int, rows: int) -> Job:
         rows=rows_of(programs, r, Pile(size)),
         tiles=_tiles(number, size),
     )
+
+
+def tempered_job(number: int, rows: int) -> Job:
+    """An XTC whose threshold mostly stands at a token, then a temperature, which counts from what the XTC leaves.
+
+    Most have other filters before it, and every other job rounds its logits.
+    """
+    r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
+    logits = shaped_logits(r, rows, size, number)
+    logits = logits if number % 2 else (logits * 4).round() / 4
+    cuts = [op for op in (TOP_K, TOP_P, MIN_P, EPSILON) if r.random() < 0.3]
+    cuts = [FLOORED[op] if op in FLOORED and r.random() < 0.3 else op for op in cuts]
+    ops, op = [TEMPERATURE, *cuts][int(r.random() < 0.7) :], (XTC, XTC_TIES_KEPT)[number // 2 % 2]
+    programs = []
+    for row in logits:
+        before = [(int(each), *FILTERS[each](r)) for each in ops]
+        share, *operands = FILTERS[op](r)
+        part = _share_of_one(as_logits(row[None])[0].numpy(), before, r) if r.random() < 0.7 else None
+        if part:
+            operands[:2] = numbers.scaled_fraction(part)
+        coin = int(r.choice([share, int(0.3 * 2**32), 1 << 32]))
+        programs.append([*before, (int(op), coin, *operands), (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def _share_of_one(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> float | None:
+    """The share of the mass, at most 0.5, that a token has of the set that steps leave of logits [V], or a little more
+    or less; None where no token can be drawn."""
+    given = distribution.request_of(x[None], rows_of([begun], r), 0)
+    with np.errstate(all="ignore"):
+        row = given.run(coin=False)
+    if row.status:
+        return None
+    w = row.w()
+    return min(int(r.choice(w)) / mass(w) * (1 + r.choice([-1, 0, 0, 1]) * 2.0 ** -r.integers(20, 40)), 0.5)
 
 
 def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:

@@ -227,6 +227,15 @@ EXCLUSIONS = {
     "XTC": SamplingParams(xtc_probability=0.5),
     "low XTC": SamplingParams(xtc_probability=0.5, xtc_threshold=1e-3, temperature=0.7),
     "top-p and XTC": SamplingParams(xtc_probability=0.5, xtc_threshold=0.01, top_p=0.9, min_p=0.02),
+    "llama.cpp's XTC before its temperature": SamplingParams(
+        xtc_probability=0.5, xtc_threshold=1e-3, min_p=0.02, temperature=0.7, semantics="llamacpp"
+    ),
+    "its filters, XTC and temperature": SamplingParams(
+        xtc_probability=0.5, xtc_threshold=0.01, top_k=40, top_p=0.95, min_p=0.05, temperature=0.7, semantics="llamacpp"
+    ),
+    "only XTC before a temperature": SamplingParams(
+        xtc_probability=0.5, xtc_threshold=1e-3, temperature=0.7, semantics="llamacpp"
+    ),
 }
 """Requests that remove the likeliest tokens."""
 THRESHOLDS = {
@@ -247,8 +256,13 @@ AS_SETS = {
     "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
     "top-h": SamplingParams(top_h=0.4),
     "tail-free": SamplingParams(tfs=0.95),
-    "XTC first": SamplingParams(
-        xtc_probability=0.5, xtc_threshold=1e-3, min_p=0.02, temperature=0.7, semantics="llamacpp"
+    "XTC that spares": SamplingParams(
+        xtc_probability=0.5,
+        xtc_threshold=1e-3,
+        xtc_protected_ids=(7,),
+        min_p=0.02,
+        temperature=0.7,
+        semantics="llamacpp",
     ),
 }
 """Requests that are drawn as sets, in a thread block each."""

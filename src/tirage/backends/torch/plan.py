@@ -219,7 +219,8 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6], all of whose filters are in `FILTERS`, that the kernels run.
 
     Blocks are weighed by two temperatures, and a dynamic one is the second of them, after T = 1. XTC is the last of the
-    filters, as those behind it would need sums of both of its sets, and so is a top-p that cuts a weight.
+    filters but for a temperature, as others behind it would need sums of both of its sets, and a top-p that cuts a
+    weight is the last of all.
     """
     ops = programs[:, :, 0]
     dynamic = np.isin(ops, DYNAMIC).sum(axis=1)
@@ -231,16 +232,21 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _ends_with_xtc(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool [B]: rows of `programs` [B, S, 6] without XTC, or with one behind all others, none of which cut a weight."""
-    is_xtc = np.isin(programs[:, :, 0], COINS)
-    is_last = (is_xtc.sum(axis=1) == 1) & is_xtc[np.arange(len(programs)), _last_filter(programs)]
+    """bool [B]: rows of `programs` [B, S, 6] without XTC, or with one behind all others, none of which cut a weight.
+
+    A temperature may stand behind it.
+    """
+    ops = programs[:, :, 0]
+    is_xtc = np.isin(ops, COINS)
+    last = _last((ops >= FIRST_FILTER) & (ops != TEMPERATURE))
+    is_last = (is_xtc.sum(axis=1) == 1) & is_xtc[np.arange(len(programs)), last]
     return ~is_xtc.any(axis=1) | (is_last & ~_truncates(programs).any(axis=1))
 
 
 def _ends_truncated(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6] in which no filter stands behind one that cuts a weight."""
     truncates = _truncates(programs)
-    truncates[np.arange(len(programs)), _last_filter(programs)] = False
+    truncates[np.arange(len(programs)), _last(programs[:, :, 0] >= FIRST_FILTER)] = False
     return np.logical_not(truncates.any(axis=1))
 
 
@@ -250,9 +256,9 @@ def _truncates(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     return is_top_p & (programs[:, :, 2] == RULES.index("truncated"))
 
 
-def _last_filter(programs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [B]: where the last filter of each of `programs` [B, S, 6] stands."""
-    return programs.shape[1] - 1 - np.argmax(programs[:, ::-1, 0] >= FIRST_FILTER, axis=1)
+def _last(which: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """int64 [B]: where the last of `which` [B, S] stands, the last step if there is none."""
+    return which.shape[1] - 1 - np.argmax(which[:, ::-1], axis=1)
 
 
 def _knows_listed(ops: NDArray[np.int64]) -> NDArray[np.bool_]:

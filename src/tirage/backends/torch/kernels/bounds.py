@@ -21,6 +21,7 @@ from tirage.backends.torch.kernels.layout import (
     LANES,
     LAST,
     LAST_C,
+    LEFT_HIGH,
     LOW,
     LOWER,
     LOWER_LENGTH,
@@ -362,6 +363,7 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + LOWER_LENGTH, 0)
     tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
+    tl.store(row_ptr + LEFT_HIGH, high)
     tl.debug_barrier()
     return counts
 

@@ -1,6 +1,7 @@
 """XTC as the last filter: the first tokens that it removes, and the law that its coin mixes (SPEC.md S-O8, S-W6, S-L4).
 
-What it removes stands before a head (key, id) of the set. Both sets are weighed, as a logprob needs them.
+What it removes stands before a head (key, id) of the set. Both sets are weighed, as a logprob needs them. Weights count
+from the largest logit of the set that the last temperature sees (S-W1): behind XTC that is another one for each set.
 """
 
 from __future__ import annotations
@@ -8,11 +9,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import HEAD_ID, HEAD_KEY, HIGH, OPEN, PROGRAM, SAMPLE, SEED, STEP
+from tirage.backends.torch.kernels.layout import (
+    ABOVE_FIRST,
+    HEAD_ID,
+    HEAD_KEY,
+    HIGH,
+    LEFT_HIGH,
+    OPEN,
+    PROGRAM,
+    SAMPLE,
+    SEED,
+    STEP,
+)  # fmt: skip
 from tirage.backends.torch.kernels.lists import nth_tie, open_count, open_keys
 from tirage.backends.torch.kernels.rule import (
+    NEG_INF,
     exponent_of,
     is_in,
+    key_of,
     ln_of,
     log2_fixed,
     uniform,
@@ -25,6 +39,7 @@ from tirage.operators.xtc import XTC_TIES_KEPT
 
 _TIES_KEPT = tl.constexpr(int(XTC_TIES_KEPT))
 _XTC_DOMAIN = tl.constexpr(int(Domain.XTC))
+_ALWAYS = tl.constexpr(1 << 32)
 _POINT = tl.constexpr(63)
 _POINT_LOG = tl.constexpr(63 << 23)
 
@@ -123,7 +138,88 @@ def without_head(
         tl.debug_barrier()
         each = tl.load(mass_ptr + at * 4 + kind, mask=at < blocks, other=0, cache_modifier=".cg")
     return each, gone
+
+
+@triton.jit
+def weighed_anew(
+    x_ptr, mass_ptr, list_ptr, row_ptr, n, cut_key, cut_id, old_m, c, is_always, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(masses of the blocks, a number of tokens) of what XTC leaves, whose weights count from its own largest logit.
+
+    The number is how many of its tokens have a weight or, unless XTC is always on, how many that had none before. A set
+    that was cut is listed; else the row is read again.
+    """
+    PART: tl.constexpr = BLOCK if BLOCK < TILE else TILE
+    at, number = tl.arange(0, PADDED), tl.full((), 0, tl.int32)
+    tl.store(mass_ptr + at * 4 + ABOVE_FIRST, (at * 0).to(tl.int64), mask=at < blocks)
+    tl.debug_barrier()
+    if cut_key > NEG_INF:
+        for start in range(0, n, TILE):
+            key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
+            w = tl.where(is_in(key, ids, cut_key, cut_id), weight_left(x, ids, row_ptr, c), 0)
+            tl.atomic_add(mass_ptr + ids // BLOCK * 4 + ABOVE_FIRST, w, mask=w > 0, sem="relaxed")
+            number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
+    else:
+        for start in range(0, size, TILE):
+            # Each row of a tile lies in one block.
+            part = start + tl.arange(0, TILE // PART) * PART
+            ids = part[:, None] + tl.arange(0, PART)[None, :]
+            x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
+            w = weight_left(x, ids, row_ptr, c)
+            tl.atomic_add(mass_ptr + part // BLOCK * 4 + ABOVE_FIRST, tl.sum(w, 1), mask=part < size, sem="relaxed")
+            number += tl.sum(tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 1), 0)
+    tl.debug_barrier()
+    each = tl.load(mass_ptr + at * 4 + ABOVE_FIRST, mask=at < blocks, other=0, cache_modifier=".cg")
+    return each, number
+
+
+@triton.jit
+def is_new(w, x, old_m, c, is_always):
+    """Whether tokens, any shape, that XTC leaves with the weights `w` had none before; where it is always on, whether
+    they have one."""
+    return (w > 0) & (is_always | (weight_of(exponent_of(x, old_m, c)) == 0))
+
+
+@triton.jit
+def weight_left(x, ids, row_ptr, c):
+    """The weights of tokens, any shape, in what XTC leaves: 0 for what it removes."""
+    head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
+    head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
+    m = value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))
+    # Those above are removed.
+    w = weight_of(exponent_of(tl.minimum(x, m), m, c))
+    return tl.where(is_before(key_of(x), ids, head_key, head_id), 0, w)
+
+
+@triton.jit
+def left_by_xtc(
+    x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, support, n, ties, kind, lowest, cut_key, cut_id, m, c, share,
+    size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(masses of the blocks of what XTC leaves of a set, how many tokens either may give) from the same of the set."""
+    is_always = share == _ALWAYS
+    if tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg") < tl.load(row_ptr + HIGH):
+        others, number = weighed_anew(
+            x_ptr, mass_ptr, list_ptr, row_ptr, n, cut_key, cut_id, m, c, is_always, size, blocks, BLOCK, PADDED, TILE
+        )
+        support = tl.where(is_always, number, support + number)
+    else:
+        others, gone = without_head(
+            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, n, ties, kind, lowest, cut_key, cut_id, m, c, blocks,
+            BLOCK, PADDED, TILE,
+        )
+        support -= tl.where(is_always, gone, 0)
+    return others, support
 # fmt: on
+
+
+@triton.jit
+def count_from_head(row_ptr):
+    """Write that the weights of what XTC leaves count from its own largest logit, as behind a temperature."""
+    high, head = tl.load(row_ptr + HIGH), tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
+    tl.store(row_ptr + LEFT_HIGH, tl.minimum(high, head))
+    tl.debug_barrier()
 
 
 # --- the law of the mixture ------------------------------------------------------------------------------------------

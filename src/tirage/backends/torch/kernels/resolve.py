@@ -8,12 +8,14 @@ import triton.language as tl
 from tirage.backends.torch.kernels.cuts import cut_top_k, cut_top_p, reopened
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
 from tirage.backends.torch.kernels.exclusion import (
+    count_from_head,
     find_head,
     is_before,
     is_on,
+    left_by_xtc,
     mixed_logprob,
     share_of_xtc,
-    without_head,
+    weight_left,
 )  # fmt: skip
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
@@ -40,6 +42,7 @@ from tirage.backends.torch.kernels.layout import (
     LAST_KEY,
     LEAST,
     LEFT,
+    LEFT_HIGH,
     LOW,
     LOWER_LENGTH,
     LOWER_TOP,
@@ -103,7 +106,6 @@ from tirage.operators.top_k import TOP_K
 
 _TOP_K = tl.constexpr(int(TOP_K))
 _DRAW = tl.constexpr(int(Domain.DRAW))
-_ALWAYS = tl.constexpr(1 << 32)
 
 
 # --- the steps of one row --------------------------------------------------------------------------------------------
@@ -322,12 +324,8 @@ def logprob_in(
     """
     x = tl.load(x_ptr + token)
     if share >= 0:
-        w = weight_of(exponent_of(x, m, c))
-        is_gone = is_before(
-            key_of(x), token, tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"),
-            tl.load(row_ptr + HEAD_ID, cache_modifier=".cg"),
-        )
-        lp = mixed_logprob(w, total, tl.where(is_gone, 0, w), total_on, share)
+        w, w_on = weight_of(exponent_of(x, m, c)), weight_left(x, token, row_ptr, c)
+        lp = mixed_logprob(w, total, w_on, total_on, share)
     else:
         lp = unmixed_logprob(x, sums_ptr, meta_ptr, row_ptr, token, m, c, total, trimmed, left, steps)
     return lp
@@ -473,8 +471,10 @@ def after_temperature(
 ):
     """(constant c, cut_key, cut_id) after a step that is a temperature.
 
-    A set that has to be listed for it is one that was cut, if only where nothing is removed.
+    A set that has to be listed for it is one that was cut, if only where nothing is removed. What an XTC before it
+    leaves has weights of its own.
     """
+    count_from_head(row_ptr)
     is_uncut = is_dynamic(op) & (cut_key == NEG_INF) & (tl.load(row_ptr + FACTOR) == 0)
     c = constant_after(
         x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size, TILE
@@ -516,21 +516,20 @@ def draw(
         blocks, BLOCK, PADDED, TILE,
     )
     total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
-    total_on = total
+    total_on, from_m = total, m
     head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
     if share >= 0 and tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg") < POS_INF:
-        others, gone = without_head(
-            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, n, ties, kind, lowest, cut_key, cut_id, m, c,
-            blocks, BLOCK, PADDED, TILE,
+        others, support = left_by_xtc(
+            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, support, n, ties, kind, lowest, cut_key, cut_id, m, c,
+            share, size, blocks, BLOCK, PADDED, TILE,
         )
         total_on = tl.sum(others, 0)
-        support -= tl.where(share == _ALWAYS, gone, 0)
         if is_on(meta_ptr, share):
-            each = others
+            each, from_m = others, value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))
             head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
             head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
     token = drawn_from(
-        x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+        x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, from_m, c, trimmed, left, size, blocks,
         BLOCK, PADDED,
     )
     lp = logprob_in(x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
