@@ -34,10 +34,10 @@ doubt, 4002 an eta and 4013 a top-n-sigma, run twice, whose thresholds stand at 
 FEW_JOBS = (*SMALL_JOBS[:14:2], 66, 2000, 3000, 4002, 4013, 5000, 5001)
 AVERAGED_JOBS = (13, 15, 17, 20, 22, 36)
 """Jobs with an eta, p-less and top-n-sigma each, of more tokens than there are lanes for."""
-FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001, 7010, 7015, 7020)
+FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001, 6504, 7010, 7015, 7020)
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC; 6000 and 6001 have a
-top-k and a min-p that remove few tokens, or none, before such a temperature, those from 7000 on an XTC before a
-temperature."""
+top-k and a min-p that remove few tokens, or none, before such a temperature, 6504 a min-p behind it that removes none
+at T = 1, those from 7000 on an XTC before a temperature."""
 TOO_EARLY = ("first_lane(middle >= goal + doubt)", "begin")
 TOO_LATE = (
     "begin = tl.maximum(begin, first_lane(middle >= goal - doubt))",
@@ -137,6 +137,7 @@ TAKEN = {
 """The same of bounds of averages."""
 
 FURTHER_MISTAKES = {
+    "weights behind a temperature that is not known yet are": ("mask=idle >= 0)", "mask=idle == idle)"),
     "the exponent of a dynamic temperature is doubled": ("(octaves * e)", "(octaves * e * 2)"),
     "tokens at -inf are in no list": ("tl.minimum(tl.load(meta_ptr + LISTED), size)", "tl.full((), 0, tl.int64)"),
     "a dynamic temperature leaves its set closed": ("(is_dynamic(op) & is_listed)", "(is_dynamic(op) & (op < 0))"),

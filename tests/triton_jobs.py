@@ -58,8 +58,8 @@ APART = 5000
 """Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
 LEVELED = 6000
 """Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
-FEW_REMOVED = 6000
-"""Jobs from that number on have filters that remove few tokens, or none: see `few_removed_job`."""
+FEW_REMOVED, SHARPER = 6000, 6500
+"""Jobs from these numbers on have filters that remove few tokens, or none: see `few_removed_job`."""
 TEMPERED = 7000
 """Jobs from that number on have an XTC before a temperature: see `tempered_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
@@ -215,7 +215,8 @@ def apart_job(number: int, rows: int) -> Job:
 def few_removed_job(number: int, rows: int) -> Job:
     """A top-k, min-p or epsilon near the last tokens, which may remove none, then a dynamic temperature and a top-p.
 
-    Some rows have a min-p behind that, which may keep fewer tokens than the top-p.
+    Some rows have a min-p behind that, which may keep fewer tokens than the top-p. From job `SHARPER` on all have one
+    that removes none at T = 1, but may at that temperature.
     """
     r, size = np.random.default_rng(number), SIZES[-1 - number % 4]
     logits, programs = r.uniform(1, 6, (rows, 1)) * r.random((rows, size)), []
@@ -232,7 +233,12 @@ def few_removed_job(number: int, rows: int) -> Job:
         )[number % 3]
         top_p = (int(TOP_P), int(r.uniform(0.1, 1) * 2**32), *FILTERS[TOP_P](r)[1:3], 0)
         behind = [(int(MIN_P), numbers.ratio_threshold(float(r.uniform(0.1, 0.9))))] if r.random() < 0.5 else []
-        programs.append([first, _dynamic(float(r.choice([0.5, 1.0])), 0.4), top_p, *behind])
+        temperature = float(r.choice([0.5, 1.0]))
+        if number >= SHARPER:
+            reach, temperature = float(row.max() - row[row > -math.inf].min()), 0.5
+            behind = [(int(MIN_P), numbers.ratio_threshold(math.exp(-reach * r.uniform(1, 1.6))))]
+            top_p = (int(TOP_P), int(r.uniform(0.95, 1) * 2**32), *top_p[2:])
+        programs.append([first, _dynamic(temperature, 0.4), top_p, *behind])
     return Job(
         logits=torch.from_numpy(logits.astype(np.float32)),
         rows=rows_of(programs, r, Pile(size)),
@@ -256,7 +262,7 @@ def tempered_job(number: int, rows: int) -> Job:
         before = [(int(each), *FILTERS[each](r)) for each in ops]
         share, *operands = FILTERS[op](r)
         part = _share_of_one(as_logits(row[None])[0].numpy(), before, r) if r.random() < 0.7 else None
-        if part:
+        if part is not None:
             operands[:2] = numbers.scaled_fraction(part)
         coin = int(r.choice([share, int(0.3 * 2**32), 1 << 32]))
         programs.append([*before, (int(op), coin, *operands), (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))])

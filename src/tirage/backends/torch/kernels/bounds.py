@@ -61,7 +61,7 @@ from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import RULES
 
 _TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
-_UNIT = tl.constexpr(1 << 40)
+_UNIT, _UNKNOWN = tl.constexpr(1 << 40), tl.constexpr(-(1 << 31))
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _LIKELY = tl.constexpr(4)
 """The mass of a row is likely in the middle of its bounds, but for 2^-4 of what lies between them."""
@@ -262,7 +262,10 @@ def needs_whole(step_ptr, edge_ptr, least, most, end, m, c, is_uncut, is_first):
 
 @triton.jit
 def constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size):
-    """The constant c after a step, before it c; a dynamic temperature of a set that has to be listed is not known."""
+    """The constant c after a step, before it c; a dynamic temperature of a set that has to be listed is not known.
+
+    Nor are weights behind that: the highest bit of those of steps that remove no token says so.
+    """
     if op == _TEMPERATURE:
         c = constant(step_ptr, 1)
     if is_dynamic(op) & (is_listed == 0):
@@ -270,6 +273,9 @@ def constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size
         c = scaled(step_ptr, 1, factor)
         tl.store(row_ptr + LAST, c.to(tl.int32, bitcast=True))
         tl.store(row_ptr + FACTOR, factor.to(tl.int32, bitcast=True))
+    elif is_dynamic(op):
+        tl.store(row_ptr + IDLE, tl.load(row_ptr + IDLE, cache_modifier=".cg") | _UNKNOWN)
+        tl.debug_barrier()
     return c
 
 
@@ -302,12 +308,14 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
 def note_idle(op, begin, is_sure, is_first, row_ptr, s):
     """Write that the step s of a row removes no token, whatever the exact sums are: `resolve` does not run it then.
 
-    A temperature, and an XTC, does more than to remove tokens. A register for all steps would be one too many. The
-    result is whether the bounds of masses are sure behind it: those of a top-p that is only likely are not.
+    A temperature, and an XTC, does more than to remove tokens. Where weights are not known, nothing is written. A
+    register for all steps would be one too many. The result is whether the bounds of masses are sure behind it: those
+    of a top-p that is only likely are not.
     """
     if (begin == LANES) & ((is_temperature(op) | is_xtc(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
         tl.debug_barrier()
-        tl.store(row_ptr + IDLE, tl.load(row_ptr + IDLE, cache_modifier=".cg") | (tl.full((), 1, tl.int32) << s))
+        idle = tl.load(row_ptr + IDLE, cache_modifier=".cg")
+        tl.store(row_ptr + IDLE, idle | (tl.full((), 1, tl.int32) << s), mask=idle >= 0)
         tl.debug_barrier()
     return is_sure & ((is_top_p(op) == 0) | is_first)
 
