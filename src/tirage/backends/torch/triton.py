@@ -99,6 +99,7 @@ def launch(
     those that are drawn as sets.
     """
     needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
+    x = x.clone() if planes & REWRITES else x
     bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
     work = Workspace.of(x, bins, columns=meta.shape[1], **needs, block=block, tile=tile)
     _MEASURE[work.rows, triton.cdiv(work.blocks, RUN)](
