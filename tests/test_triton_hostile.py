@@ -177,8 +177,9 @@ FURTHER_MISTAKES = {
     "tokens that weigh something only without the head are not counted": ("support + number)", "support)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
-SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025)
-"""Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical."""
+SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003)
+"""Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
+has no edits but smoothings."""
 SET_MISTAKES = {
     "tail-free keeps a rank more": ("passed + 1, number)", "passed + 2, number)"),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),

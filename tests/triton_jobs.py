@@ -58,6 +58,8 @@ APART = 5000
 """Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
 LEVELED = 6000
 """Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
+UNEDITED = 8000
+"""Jobs of sets from that number on have no mask, and no edit but a smoothing."""
 FEW_REMOVED, SHARPER = 6000, 6500
 """Jobs from these numbers on have filters that remove few tokens, or none: see `few_removed_job`."""
 TEMPERED = 7000
@@ -117,7 +119,7 @@ def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
 
 def set_job(number: int, rows: int) -> Job:
     """One random order of all filters, with other operands, edits and a mask in each row."""
-    if number >= LEVELED:
+    if LEVELED <= number < UNEDITED:
         return leveled_job(number, rows)
     r = np.random.default_rng(number)
     size, program = SIZES[number % len(SIZES)], random_filters(r, plan.SETS, most=MOST_FILTERS)
@@ -126,14 +128,14 @@ def set_job(number: int, rows: int) -> Job:
     pile, programs = Pile(size), []
     for _ in range(rows):
         pile.history(r)
-        edits = pile.edits(r) if r.random() < 0.3 else []
+        edits = pile.edits(r) if r.random() < 0.3 and number < UNEDITED else []
         if r.random() < 0.3:
             smoothing = int(SMOOTH), *(numbers.bits(np.float32(r.choice(SQUARES))) for _ in range(2))
             edits.insert(int(r.integers(len(edits) + 1)), smoothing)
         programs.append(edits + varied(program, r, options=True))
     masks = r.integers(-(2**31), 2**31, (rows, -(-size // 32))).astype(np.int32)
     masks[r.random(rows) < 0.7] = -1
-    packed = rows_of(programs, r, pile, masks=masks)
+    packed = rows_of(programs, r, pile, masks=masks if number < UNEDITED else masks[:0])
     return Job(
         logits=shaped_logits(r, rows, size, number),
         rows=replace(packed, **_spared(packed, size, r)),
