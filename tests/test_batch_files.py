@@ -416,6 +416,97 @@ def test_parquet_in_and_out(llm: LLM, tmp_path: Path) -> None:
     assert [row["id"] for row in found] == [str(i) for i in range(9)]
 
 
+def table(path: Path, **columns: Any) -> Path:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"top_k": 1, "top_k": 2}', '{"top_k": 1e999}', "[]", "", "null {}"])
+def test_a_text_of_params_in_a_table_is_read_as_strictly_as_a_line(llm: LLM, tmp_path: Path, text: str) -> None:
+    file = table(tmp_path / "in.parquet", id=["a", "b"], prompt=["The", "The"], params=[text, '{"max_tokens": 1}'])
+    done = generate(file, COMMON, out=tmp_path / "out", model=llm)
+    assert (done.rows, done.failed) == (2, 1)
+    (error,) = (json.loads(line) for line in contents(tmp_path / "out")["errors/part-000000.jsonl"].splitlines())
+    assert error["id"] == "a"
+    assert error["error"].startswith("params must be an object of sampling parameters, got ")
+
+
+@pytest.mark.parametrize("params", [[], "", 0, False])
+def test_params_that_are_no_object_are_refused(llm: LLM, tmp_path: Path, params: Any) -> None:
+    lines = [{"id": 1, "prompt": "The", "params": params}, {"id": 2, "prompt": "The", "params": None}]
+    done = generate(written(tmp_path / "in.jsonl", lines), COMMON, out=tmp_path / "out", model=llm)
+    assert [row["id"] for row in results(tmp_path / "out")] == [2]
+    assert done.failed == 1
+
+
+def test_bytes_in_a_table_are_no_prompt(llm: LLM, tmp_path: Path) -> None:
+    file = table(tmp_path / "in.parquet", id=["a"], prompt=[b"The"])
+    assert generate(file, COMMON, out=tmp_path / "out", model=llm).failed == 1
+    (error,) = contents(tmp_path / "out")["errors/part-000000.jsonl"].splitlines()
+    assert json.loads(error)["error"].startswith("prompt must be a text or a list of token ids, got {'bytes': ")
+
+
+@pytest.mark.parametrize("declared", [39, 41, -5])
+def test_a_table_with_other_rows_than_it_declares_is_refused(llm: LLM, tmp_path: Path, declared: int) -> None:
+    file = table(tmp_path / "in.parquet", id=list(range(40)), prompt=["The"] * 40)
+    data = file.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    # The number of rows is the first that the footer has: a Thrift integer, in zigzag form.
+    at = data.index(bytes([2 * 40]), start)
+    zigzag = 2 * declared if declared >= 0 else -2 * declared - 1
+    file.write_bytes(data[:at] + bytes([zigzag]) + data[at + 1 :])
+    with pytest.raises(ParamsError, match=rf"^input must have as many rows as its metadata declare, {declared}, got "):
+        generate(file, COMMON, out=tmp_path / "out", model=llm)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_table_is_named_before_any_work(llm: LLM, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    far = table(tmp_path / "far.parquet", id=pyarrow.array([2**30], pyarrow.date32()), prompt=["The"])
+    cut = table(tmp_path / "cut.parquet", id=["a" * 99], prompt=["The"])
+    cut.write_bytes(spoiled(cut))
+    two = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 3, names=["id", "prompt", "prompt"])
+    parquet.write_table(two, tmp_path / "two.parquet")
+    for file, message in (
+        (far, "input must be a Parquet file that can be read, got "),
+        (cut, "input must be a Parquet file that can be read, got "),
+        (tmp_path / "two.parquet", "input must name each column once, got 'prompt' twice"),
+    ):
+        with pytest.raises(ParamsError, match=f"^{message}"):
+            generate(file, COMMON, out=tmp_path / "out", model=llm)
+    assert not (tmp_path / "out").exists()
+
+
+def spoiled(file: Path) -> bytes:
+    """The bytes of a table, the first page of which is destroyed."""
+    data = file.read_bytes()
+    return data[:4] + b"\xff" * 40 + data[44:]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"3", b"\xff", b"[" * 100_000])
+def test_a_damaged_record_of_a_run_is_named(llm: LLM, tmp_path: Path, text: bytes) -> None:
+    file, out = written(tmp_path / "in.jsonl", rows(1)), tmp_path / "out"
+    generate(file, COMMON, out=out, model=llm)
+    (out / "run.json").write_bytes(text)
+    with pytest.raises(ParamsError, match=r"run\.json must be .*; take another folder$"):
+        generate(file, COMMON, out=out, model=llm)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(llm: LLM, tmp_path: Path) -> None:
+    file, out = written(tmp_path / "in.jsonl", [*rows(1), b"{"]), tmp_path / "out"
+    with pytest.raises(ParamsError, match=r"^out must be a folder, with one for errors, got the file "):
+        generate(file, COMMON, out=file, model=llm)
+    generate(file, COMMON, out=out, model=llm)
+    (out / "errors" / "part-000000.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(ParamsError, match=r"part-000000\.jsonl must be JSON as a run wrote it, got other text"):
+        generate(file, COMMON, out=out, model=llm)
+
+
 def command(file: Path, out: Path) -> list[str]:
     options = ("--backend", "numpy", "--max-tokens", "2", "--quiet")
     return [sys.executable, "-m", "tirage", "batch", str(file), "--out", str(out), *options]

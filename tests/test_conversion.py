@@ -329,12 +329,20 @@ def test_the_command_reads_stdin_and_is_strict_on_demand(
     assert "  nothing that these parameters read" in err.splitlines()
 
 
+def spoiled_array(folder: Path, header: str) -> Path:
+    """A .npy file with this text for its header, and no data."""
+    path, text = folder / f"{len(header)}.npy", header.encode()
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
+    return path
+
+
 def test_the_command_refuses_what_it_cannot_read(
     capsys: pytest.CaptureFixture[str], request_file: str, tmp_path: Path
 ) -> None:
     (tmp_path / "no.json").write_text("{", encoding="utf-8")
     (tmp_path / "list.json").write_text("[1]", encoding="utf-8")
     (tmp_path / "no.npy").write_bytes(b"no array")
+    (tmp_path / "cut.npy").write_bytes(b"PK\x03\x04 of a .npz file that is cut off")
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     both = ["--from", "sglang", "--to", "vllm"]
     for arguments, message in (
@@ -343,6 +351,15 @@ def test_the_command_refuses_what_it_cannot_read(
         ([request_file, *both, "--logits", str(tmp_path / "no.npy")], "--logits must be a .npy file"),
         ([request_file, *both, "--logits", str(tmp_path / "none.npy")], "--logits must be a .npy file"),
         ([request_file, *both, "--logits", str(tmp_path / "objects.npy")], "--logits must be a .npy file"),
+        *(
+            ([request_file, *both, "--logits", str(spoiled_array(tmp_path, text))], "--logits must be a .npy file")
+            for text in (
+                "{'descr': (",
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000, 8)}",
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 8)}",
+            )
+        ),
+        ([request_file, *both, "--logits", str(tmp_path / "cut.npy")], "--logits must be a .npy file of one array"),
         ([request_file, *both, "--prompt-ids", "1"], "--prompt-ids and --output-ids must go with --logits"),
         ([str(tmp_path / "list.json"), *both], "REQUEST must be a JSON object, got [1]"),
         ([request_file, "--from", "sglng", "--to", "vllm"], "--from must be one of"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,10 @@ from tirage.params import FIELDS
 
 if TYPE_CHECKING:
     from tirage.dialects import Conversion, LawChange
+
+
+_BAD_ARRAYS = (ValueError, EOFError, TypeError, OverflowError, MemoryError, TokenError)
+"""What NumPy raises for headers that are cut off, declare no array, or one larger than the memory."""
 
 
 def convert(
@@ -110,18 +115,19 @@ def law_change(found: Conversion, logits: Path | None, prompt_ids: str, output_i
 
 
 def read_logits(path: Path) -> Any:
-    """The array in a .npy file. Raises ParamsError for what is none."""
+    """The array in a .npy file. Raises ParamsError for what is none, and for one that is larger than the memory."""
     import numpy as np
 
     try:
-        found = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                raise ParamsError(f"--logits must be a .npy file of one array, got {path}; write it with numpy.save")
+            file.seek(0)
+            return np.load(file, allow_pickle=False)
     except OSError as error:
         raise ParamsError(f"--logits must be a .npy file, got {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError) as error:
+    except _BAD_ARRAYS as error:
         raise ParamsError(f"--logits must be a .npy file, got {path}: {error}") from None
-    if not isinstance(found, np.ndarray):
-        raise ParamsError(f"--logits must be a .npy file of one array, got {path}")
-    return found
 
 
 def read_ids(option: str, text: str) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tirage.errors import ParamsError, TirageError
+from tirage.server import strict_json
 
 PART_LINES = 256
 _BLOCK = 1 << 20
@@ -29,7 +32,7 @@ class InputFile:
 
     A name that ends in `.parquet` is read with pyarrow: columns `id`, `prompt` or `messages`, and `params`, a struct or
     a text of JSON; anything else as JSON lines, of which empty ones are skipped. Raises ParamsError when it cannot be
-    read.
+    read, here or where the rows are asked for, and for a table that has two columns of one name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,16 +44,29 @@ class InputFile:
         try:
             self.digest, newlines = _digest(path)
             self.count = _parquet(path).metadata.num_rows if self._parquet else newlines
+            if self._parquet:
+                _check_columns(path)
         except OSError as error:
             raise ParamsError(f"input must be a readable file, got {path}: {error.strerror or error}") from error
 
     def parts(self) -> Iterator[Part]:
-        """All parts, in order, read as they are asked for; the same for the same file."""
+        """All parts, in order, read as they are asked for; the same for the same file.
+
+        Raises ParamsError where the file has not the number of rows that it had, or that its metadata declare.
+        """
         rows = self._parquet_rows() if self._parquet else self._json_lines()
         numbered = ((number, line) for number, line in enumerate(rows, 1))
         for index in range(self.part_count):
-            lines = islice(numbered, PART_LINES)
+            lines = tuple(islice(numbered, PART_LINES))
+            if len(lines) != self.lines_of(index):
+                raise self._of_another_length()
             yield Part(index, tuple((number, line) for number, line in lines if line.strip()))
+        if next(numbered, None) is not None:
+            raise self._of_another_length()
+
+    def _of_another_length(self) -> ParamsError:
+        what = "metadata declare" if self._parquet else "count was when it was opened"
+        return ParamsError(f"input must have as many rows as its {what}, {self.count}, got others in {self.path}")
 
     @property
     def part_count(self) -> int:
@@ -66,25 +82,42 @@ class InputFile:
             yield from file
 
     def _parquet_rows(self) -> Iterator[bytes]:
-        for batch in _parquet(self.path).iter_batches(batch_size=PART_LINES):
-            yield from map(as_line, batch.to_pylist())
+        batches = _parquet(self.path).iter_batches(batch_size=PART_LINES)
+        while (rows := self._next_rows(batches)) is not None:
+            yield from map(as_line, rows)
+
+    def _next_rows(self, batches: Iterator[Any]) -> list[dict[str, Any]] | None:
+        """The rows of the next batch, None after the last; ParamsError for a damaged one, or values out of range."""
+        from pyarrow import ArrowException
+
+        try:
+            batch = next(batches, None)
+            return None if batch is None else batch.to_pylist()
+        except (ArrowException, OSError, ValueError, OverflowError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ParamsError(f"input must be a Parquet file that can be read, got {self.path}: {reason}") from error
 
 
 def as_line(row: dict[str, Any]) -> bytes:
     """A row of a table as a line of JSON: columns without a value are left out, also those of a struct of parameters.
 
-    Parameters may be a text of JSON. What JSON cannot hold becomes text, which the row's rules then refuse.
+    Parameters may be a text of JSON, as strict as a line of JSON is. What JSON cannot hold, bytes among it, becomes an
+    object with its type and text, which the row's rules then refuse.
     """
     given = {name: value for name, value in row.items() if value is not None}
     params = given.get("params")
     if isinstance(params, str):
-        try:
-            given["params"] = json.loads(params)
-        except ValueError:
-            return json.dumps(given, default=str).encode()
+        # A text that is no such JSON stays a text, which the row's rules refuse.
+        with contextlib.suppress(ParamsError):
+            given["params"] = strict_json.parse(params.encode("utf-8", "surrogatepass"))
     elif isinstance(params, dict):
         given["params"] = {name: value for name, value in params.items() if value is not None}
-    return json.dumps(given, default=str).encode()
+    return json.dumps(given, default=_as_object).encode()
+
+
+def _as_object(value: Any) -> dict[str, str]:
+    """A value that JSON cannot hold, in a form that no prompt, id or parameter has."""
+    return {type(value).__name__: str(value)}
 
 
 def _digest(path: Path) -> tuple[str, int]:
@@ -98,12 +131,21 @@ def _digest(path: Path) -> tuple[str, int]:
     return found.hexdigest(), lines + (last != b"\n")
 
 
+def _check_columns(path: Path) -> None:
+    """Raises ParamsError for two columns of one name, of which a row could have only one."""
+    names = Counter(_parquet(path).schema_arrow.names)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise ParamsError(f"input must name each column once, got {twice!r:.60} twice in {path}; take one away")
+
+
 def _parquet(path: Path) -> Any:
     try:
+        from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise TirageError("Parquet needs the package 'pyarrow'; run: pip install 'tirage[parquet]'") from error
     try:
         return ParquetFile(path)
-    except ValueError as error:
+    except (ArrowException, ValueError) as error:
         raise ParamsError(f"input must be a Parquet file, got {path}: {error}") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tirage.errors import ParamsError
+from tirage.fields.rules import shown
 
 RUN_FILE = "run.json"
 ERRORS = "errors"
@@ -31,6 +32,9 @@ class OutputFolder:
 
     def __init__(self, path: Path, described: Mapping[str, Any], *, parquet: bool = False) -> None:
         self.path, self._suffix = path, ".parquet" if parquet else ".jsonl"
+        for each in (path, path / ERRORS):
+            if each.exists() and not each.is_dir():
+                raise ParamsError(f"out must be a folder, with one for errors, got the file {each}; take another name")
         path.mkdir(parents=True, exist_ok=True)
         (path / ERRORS).mkdir(exist_ok=True)
         self._lock = self._locked()
@@ -65,7 +69,11 @@ class OutputFolder:
                 raise ParamsError(f"out must be a new folder or one of an interrupted run, got {self.path}")
             write_whole(file, json.dumps(described, indent=1).encode() + b"\n")
             return
-        before = json.loads(file.read_bytes())
+        before = read_json(file)
+        if not isinstance(before, dict):
+            raise ParamsError(
+                f"{file} must be what a run wrote, a JSON object, got {shown(before)}; take another folder"
+            )
         for name in sorted({*before, *described}):
             if before.get(name) != described.get(name):
                 raise ParamsError(
@@ -89,7 +97,17 @@ class OutputFolder:
         """The rows of all parts that failed, each with its `line`, `id` and `error`, in order."""
         for file in sorted((self.path / ERRORS).glob("*.jsonl")):
             with file.open("rb") as lines:
-                yield from map(json.loads, lines)
+                yield from (read_json(file, line) for line in lines)
+
+
+def read_json(file: Path, line: bytes | None = None) -> Any:
+    """The JSON value of a file of a run, or of a line of it. Raises ParamsError for one that no run wrote."""
+    try:
+        return json.loads(file.read_bytes() if line is None else line)
+    except (ValueError, RecursionError) as error:
+        raise ParamsError(
+            f"{file} must be JSON as a run wrote it, got other text ({error}); take another folder"
+        ) from None
 
 
 def write_whole(file: Path, content: bytes) -> None:

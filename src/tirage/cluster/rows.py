@@ -57,9 +57,11 @@ def _read_own(given: Mapping[str, Any]) -> BatchRow:
     _refuse_unknown(given, _OWN)
     if ("prompt" in given) == ("messages" in given):
         raise ParamsError("row must have either prompt or messages, got " + ("both" if "prompt" in given else "none"))
-    params = given.get("params") or {}
+    params = {} if given.get("params") is None else given["params"]
     if not isinstance(params, Mapping):
-        raise ParamsError(f"params must be an object of sampling parameters, got {shown(params)}")
+        raise ParamsError(
+            f"params must be an object of sampling parameters, got {shown(params)}; leave it out for none"
+        )
     if "messages" in given and not isinstance(given["messages"], list):
         raise ParamsError(f"messages must be a list, got {shown(given['messages'])}")
     return BatchRow(id=_id(given, "id"), prompt=given.get("prompt"), messages=given.get("messages"), params=params)
