@@ -186,6 +186,50 @@ def test_a_pattern_that_takes_too_many_steps_fails_its_text_alone(folder: Path) 
         assert llm.generate("Once", tirage.SamplingParams(max_tokens=2))[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize("tried", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"model": {"continuing_subword_prefix": "a" * 1000}},
+    ],
+)
+def test_a_tokenizer_on_which_the_library_panics_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], tried: bool
+) -> None:
+    path = folder / "tokenizer.json"
+    model = json.loads(path.read_text())["model"]
+    edit(folder, "tokenizer.json", **{**changes, "model": {**model, **changes.get("model", {})}})
+    if tried:
+        monkeypatch.setattr(tokenizer_trial, "TRIED_BYTES", 0)
+    with pytest.raises(ModelError, match=r"tokenizer\.json is not a valid tokenizer: "):
+        load_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "WordLevel", "vocab": {"Once": 0}, "unk_token": "<none>"},
+        {"type": "WordPiece", "vocab": {"Once": 0}, "unk_token": "<none>", "continuing_subword_prefix": "##"}
+        | {"max_input_chars_per_word": 100},
+        {
+            "type": "Unigram",
+            "vocab": [["Once", 0.0], *([letter, -9.0] for letter in "Once")],
+            "unk_id": None,
+            "byte_fallback": False,
+        },
+    ],
+)
+def test_a_word_that_a_tokenizer_has_no_token_for_fails_its_text_alone(folder: Path, model: dict[str, Any]) -> None:
+    plain = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None, "added_tokens": []}
+    edit(folder, "tokenizer.json", model=model, **plain)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    assert tokenizer.encode("Once") == [0]
+    for text in ("Never", "Never" * 1000):
+        with pytest.raises(ParamsError, match=r"^text must be one that the model's tokenizer can read, it failed: "):
+            tokenizer.encode(text)
+
+
 @pytest.mark.parametrize("name", ["num_hidden_layers", "n_layer", "encoder_layers", "depth", "num_layers"])
 def test_more_layers_than_a_library_can_build_are_refused(name: str) -> None:
     path = Path("config.json")

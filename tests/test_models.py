@@ -278,8 +278,10 @@ def test_shards_named_by_an_index_are_joined(tmp_path: Path, tensors: dict[str, 
     assert np.array_equal(expected, load(folder).prefill(IDS)[0])
 
 
-@pytest.mark.parametrize("name", ["../a.safetensors", "/etc/passwd", "x/y.safetensors", "..", "a\\b"])
-def test_an_index_may_not_point_outside_its_folder(tmp_path: Path, tensors: dict[str, np.ndarray], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["../a.safetensors", "/etc/passwd", "x/y.safetensors", "..", "a\\b", "a\0b", 1, None, ["a"]]
+)
+def test_an_index_may_not_point_outside_its_folder(tmp_path: Path, tensors: dict[str, np.ndarray], name: Any) -> None:
     folder = write_folder(tmp_path / "m", tensors)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
@@ -298,6 +300,10 @@ def test_an_index_may_not_point_outside_its_folder(tmp_path: Path, tensors: dict
         ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor must be a positive number, got 0"),
         ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ({"rope_theta": -1.0}, "rope_theta must be a positive number"),
+        ({"rope_theta": 10**400}, "rope_theta must be a positive number, got an integer of 1329 bits"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a positive number"),
+        ({"rope_scaling": {"type": "linear", "factor": 10**400}}, "factor must be a positive number"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false, got 1"),
         ({"hidden_size": 0}, "hidden_size must be a positive integer, got 0"),
         ({"hidden_size": "24"}, "hidden_size must be a positive integer, got '24'"),
         ({"hidden_size": 10**12}, r"embed_tokens.weight' must have shape \[50, 1000000000000\]"),

@@ -161,13 +161,39 @@ def test_a_chat_without_a_template_is_role_and_content_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [TEMPLATE, [{"name": "tools", "template": "x"}, {"name": "default", "template": TEMPLATE}]]
+    "source",
+    [
+        TEMPLATE,
+        [{"name": "tools", "template": "x"}, {"name": "default", "template": TEMPLATE}],
+        {"tools": "x", "default": TEMPLATE},
+    ],
 )
 def test_a_models_template_is_used(source: Any) -> None:
     chat = templated(source)
     assert chat.render(HELLO) == "<s>[user]a</s>[assistant]"
     assert chat.render(HELLO, add_generation_prompt=False) == "<s>[user]a</s>"
     assert [i for i in chat.encode(HELLO) if i in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        True,
+        1.5,
+        ["a"],
+        [None],
+        {"a": "x"},
+        {"default": 1},
+        [{"name": [], "template": "x"}],
+        [{"name": "default", "template": None}],
+    ],
+)
+def test_a_setting_that_holds_no_template_is_not_taken_for_none(setting: Any) -> None:
+    with pytest.raises(ModelError, match=r"^chat_template of the tokenizer must be a text, or several with one named "):
+        templated(setting)
+    settings = {"chat_template": setting}
+    assert not ChatTemplate(Tokenizer(FALLBACK.raw, settings), TEMPLATE).is_plain
+    assert all(templated(none).is_plain for none in (None, [], {}))
 
 
 def test_a_message_cannot_end_its_own_turn() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import stdin_for
+from tirage.cli.given import read_file, stdin_for
 from tirage.cli.output import QuietOption, note
 from tirage.errors import ParamsError, nearest
 from tirage.fields.rules import shown
@@ -87,10 +87,12 @@ def read_request(path: Path) -> dict[str, Any]:
     """The object in a file of JSON, or on stdin for -. Raises ParamsError for anything else."""
     source = stdin_for("REQUEST -") if str(path) == "-" else None
     try:
-        text = path.read_text(encoding="utf-8") if source is None else source.read()
+        text = read_file(path) if source is None else source.read()
         found = json.loads(text)
     except OSError as error:
         raise ParamsError(f"REQUEST must be readable, got {path}: {error.strerror}") from None
+    except ParamsError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ParamsError(f"REQUEST must be JSON, got {path}: {error}") from None
     if not isinstance(found, dict):
@@ -126,6 +128,8 @@ def read_logits(path: Path) -> Any:
             return np.load(file, allow_pickle=False)
     except OSError as error:
         raise ParamsError(f"--logits must be a .npy file, got {path}: {error.strerror or error}") from None
+    except ParamsError:
+        raise
     except _BAD_ARRAYS as error:
         raise ParamsError(f"--logits must be a .npy file, got {path}: {error}") from None
 

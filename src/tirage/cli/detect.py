@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.given import stdin_for
+from tirage.cli.given import read_file, stdin_for
 from tirage.cli.output import QuietOption, note
 from tirage.cli.watermark import read_key
 from tirage.errors import ParamsError
@@ -146,10 +146,12 @@ def read_text(file: Path, *, token_ids: bool) -> str | list[int]:
     """The text in a file, or the ids. Raises ParamsError when it cannot be read."""
     source = stdin_for("TEXT_FILE -") if str(file) == "-" else None
     try:
-        text = file.read_text(encoding="utf-8") if source is None else source.read()
+        text = read_file(file) if source is None else source.read()
         return json.loads(text) if token_ids else text
     except OSError as error:
         raise ParamsError(f"TEXT_FILE must be readable, got {file}: {error.strerror}") from None
+    except ParamsError:
+        raise
     except (ValueError, RecursionError):
         kind = "a JSON list of token ids" if token_ids else "text in UTF-8"
         raise ParamsError(f"TEXT_FILE must be {kind}, got {file}, which is not") from None

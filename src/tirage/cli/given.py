@@ -9,6 +9,9 @@ from typing import Any, TextIO
 
 from tirage.errors import ParamsError
 
+MOST_CHARACTERS = 1 << 28
+"""The longest text of a file that an option names: a device such as /dev/zero has no end."""
+
 
 def check_alone(given: Mapping[str, bool]) -> None:
     """Raises ParamsError where two of the options are given, which ask for different things."""
@@ -31,6 +34,15 @@ def check_files(files: Mapping[str, Path | None]) -> None:
             raise ParamsError(f"{option} must be a file, got the folder {str(file)!r}; give it a name")
         if file is not None and not file.parent.is_dir():
             raise ParamsError(f"{option} must be in a folder that exists, got {str(file)!r}; make the folder first")
+
+
+def read_file(path: Path) -> str:
+    """The text of a file or pipe. Raises OSError and UnicodeDecodeError, and ParamsError for one that does not end."""
+    with path.open(encoding="utf-8") as file:
+        found = file.read(MOST_CHARACTERS + 1)
+    if len(found) > MOST_CHARACTERS:
+        raise ParamsError(f"{path} must hold at most {MOST_CHARACTERS} characters, got more; is it the right file?")
+    return found
 
 
 def stdin_for(wanted: str) -> TextIO:

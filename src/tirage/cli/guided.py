@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tirage.cli.derived import as_option, field_option, is_none
+from tirage.cli.given import read_file
 from tirage.errors import ParamsError
 from tirage.fields.record import FieldSpec, specs
 from tirage.params import GuidedDecodingParams
@@ -51,7 +52,9 @@ def content(name: str, value: str) -> str:
     try:
         if FILES[name] in value and not Path(value).is_file():
             return value
-        return Path(value).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        return read_file(Path(value))
+    except ParamsError:
+        raise
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ParamsError(f"{option} must be text or the name of a file, got {value[:60]!r}: {reason}") from None

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from tirage.text import Tokenizer
 
 
+MOST_BYTES = 1 << 30
+"""The longest answer that is read."""
+
+
 def replay(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="an answer with effective_params, as JSON or events; - is stdin")
@@ -125,11 +129,15 @@ def replay_answer(
 
 
 def read_answer(file: Path) -> bytes:
-    """The content of the file. Raises ParamsError when it cannot be read."""
+    """The content of the file or pipe. Raises ParamsError when it cannot be read, or has no end, as /dev/zero."""
     try:
-        return file.read_bytes()
+        with file.open("rb") as opened:
+            found = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise ParamsError(f"file must be readable, got {file}: {error.strerror}") from error
+    if len(found) > MOST_BYTES:
+        raise ParamsError(f"file must have at most {MOST_BYTES} bytes, got more in {file}; is it the right file?")
+    return found
 
 
 def verdict(done: Replayed, tokenizer: Tokenizer) -> str:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tirage.cli.given import read_file
 from tirage.errors import ParamsError
 
 
@@ -14,7 +15,7 @@ def parse_watermark(text: str) -> Any:
     source = text
     if text.startswith("@"):
         try:
-            source = Path(text[1:]).expanduser().read_text(encoding="utf-8")
+            source = read_file(Path(text[1:]).expanduser())
         except (OSError, UnicodeDecodeError) as error:
             raise ParamsError(f"watermark must be JSON or @FILE, got {text}, which cannot be read") from error
     try:
@@ -30,7 +31,7 @@ def read_key(text: str) -> int | list[int]:
     """
     if text.startswith("@"):
         try:
-            text = Path(text[1:]).expanduser().read_text(encoding="utf-8")
+            text = read_file(Path(text[1:]).expanduser())
         except (OSError, UnicodeDecodeError) as error:
             raise ParamsError(f"key must be integers or @FILE, got {text}, which cannot be read") from error
     try:

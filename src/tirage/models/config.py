@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tirage.errors import ModelError
+from tirage.fields.rules import shown
 
 MODEL_TYPES = ("llama",)
 
@@ -62,7 +63,7 @@ def parse_config(raw: Mapping[str, Any], path: Path) -> LlamaConfig:
         rms_norm_eps=positive(raw, "rms_norm_eps", path, default=1e-6),
         rope_theta=positive({**raw, **rope}, "rope_theta", path, default=10000.0),
         rope_scaling=dict(rope),
-        tie_word_embeddings=raw.get("tie_word_embeddings", False) is True,
+        tie_word_embeddings=boolean(raw, "tie_word_embeddings", path),
     )
 
 
@@ -90,11 +91,19 @@ def integer(raw: Mapping[str, Any], key: str, path: Path, *, default: int | None
     return value
 
 
+def boolean(raw: Mapping[str, Any], key: str, path: Path) -> bool:
+    """The truth value of a key, false if it is absent; ModelError for another value."""
+    value = raw.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ModelError(f"{path}: {key} must be true or false, got {shown(value)}")
+    return value is True
+
+
 def positive(raw: Mapping[str, Any], key: str, path: Path, *, default: float) -> float:
     """The positive number of a key, or the default if it is absent; ModelError for another value."""
     value = raw.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ModelError(f"{path}: {key} must be a positive number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+        raise ModelError(f"{path}: {key} must be a positive number, got {shown(value)}")
     return float(value)

@@ -210,8 +210,11 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 def read_template(path: Path) -> str:
     """The text of a chat template; ModelError naming the file if it cannot be read."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ModelError(f"{path} must be at most {MAX_BYTES} bytes of template text")
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            # A device has no size that could be asked for.
+            found = file.read(MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} cannot be read as a chat template: {error}") from error
+    if len(found.encode()) > MAX_BYTES:
+        raise ModelError(f"{path} must be at most {MAX_BYTES} bytes of template text")
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ModelError
+from tirage.fields.rules import shown
 
 Array = NDArray[np.float32]
 
@@ -54,8 +56,8 @@ def llama3_steps(steps: NDArray[np.float64], scaling: Mapping[str, Any]) -> NDAr
 def number(scaling: Mapping[str, Any], name: str) -> float:
     """The positive number of that name; ModelError for another value."""
     value = scaling.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ModelError(f"rope_scaling: {name} must be a positive number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+        raise ModelError(f"rope_scaling: {name} must be a positive number, got {shown(value)}")
     return float(value)
 
 

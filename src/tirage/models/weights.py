@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ModelError
+from tirage.fields.rules import shown
 from tirage.models.json_file import read_json_object
 
 Tensor = NDArray[np.float32]
@@ -49,7 +50,7 @@ def weight_files(folder: Path) -> list[Path]:
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index}: weight_map must be a non-empty object")
-    return [folder / shard_name(index, name) for name in sorted(set(map(str, weight_map.values())))]
+    return [folder / name for name in sorted({shard_name(index, each) for each in weight_map.values()})]
 
 
 def is_compact(folder: Path) -> bool:
@@ -75,10 +76,11 @@ def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise ModelError(f"{path} is not a complete safetensors file: {error}") from error
 
 
-def shard_name(index: Path, name: str) -> str:
+def shard_name(index: Path, name: Any) -> str:
     """The name of a shard; ModelError unless it is a plain file name, because an index must not point elsewhere."""
-    if name != Path(name).name or name in {"", ".", ".."} or "\\" in name:
-        raise ModelError(f"{index}: weight_map must name files of the same folder, got {name!r}")
+    is_text = isinstance(name, str) and name not in {"", ".", ".."}
+    if not is_text or name != Path(name).name or "\\" in name or "\0" in name:
+        raise ModelError(f"{index}: weight_map must name files of the same folder, got {shown(name)}")
     return name
 
 

@@ -11,6 +11,9 @@ from tirage.params import SamplingParams
 from tirage.server.engine_input import EngineInput
 from tirage.watermarks import Watermark
 
+_MOST_CHARACTERS = 1 << 20
+"""The longest file that is read whole; a longer one is no JSON where it is cut."""
+
 
 def operator_watermark(path: Path | None) -> Watermark | None:
     """The Watermark of a JSON file, None without a file.
@@ -20,7 +23,8 @@ def operator_watermark(path: Path | None) -> Watermark | None:
     if path is None:
         return None
     try:
-        plain = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        with path.expanduser().open(encoding="utf-8") as file:
+            plain = json.loads(file.read(_MOST_CHARACTERS))
     except (OSError, ValueError, RecursionError):
         # The error may hold some of the text, and so of the key.
         raise ModelError(f"--watermark must be a file of JSON with a scheme and a key, got {path}") from None

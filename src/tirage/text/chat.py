@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from tirage.errors import ParamsError
+from tirage.errors import ModelError, ParamsError
 from tirage.text.continued import check_final, cut_at, final_text, with_mark
 from tirage.text.control import ControlTokens, EscapedContent
 from tirage.text.messages import Message, check_messages, check_tools
@@ -31,7 +31,8 @@ class ChatTemplate:
     """The chat template of a model: messages in, prompt out.
 
     `source` is Jinja text in the Hugging Face convention, by default that of the tokenizer's settings. If there is
-    none, the built-in plain form is used and `is_plain` is True. Raises ModelError for invalid Jinja.
+    none, the built-in plain form is used and `is_plain` is True. Raises ModelError for invalid Jinja, and for settings
+    that hold no template where one should be.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
@@ -194,8 +195,20 @@ def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, 
 
 
 def template_text(setting: Any) -> str | None:
-    """The chat template in a tokenizer's settings: a text, or the one named `default` in a list; None if absent."""
-    if isinstance(setting, list):
-        named = {entry.get("name"): entry.get("template") for entry in setting if isinstance(entry, Mapping)}
-        setting = named.get("default")
-    return setting if isinstance(setting, str) else None
+    """The chat template in a tokenizer's settings: a text, or that named `default` among several; None without any.
+
+    Several are an object of texts by name, or a list of objects with `name` and `template`. Raises ModelError for
+    anything else, which the plain form would hide.
+    """
+    if setting is None or setting == [] or setting == {}:
+        return None
+    named = setting
+    if isinstance(setting, list) and all(isinstance(each, Mapping) for each in setting):
+        named = {str(each.get("name")): each.get("template") for each in setting}
+    found = named.get("default") if isinstance(named, Mapping) else setting
+    if not isinstance(found, str):
+        raise ModelError(
+            f"chat_template of the tokenizer must be a text, or several with one named 'default', got {setting!r:.60}; "
+            "give one with chat_template or --chat-template"
+        )
+    return found

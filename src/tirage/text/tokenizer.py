@@ -255,7 +255,8 @@ def without_markup(raw: Any) -> Any:
 def ids_of(raw: Any, text: str, *, add_special_tokens: bool) -> list[int]:
     """The ids of a text by the `tokenizers` library, which releases the GIL for long texts.
 
-    Raises ParamsError where the library gives up, as on a pattern of a hostile folder that takes too many steps.
+    Raises ParamsError where the library gives up: on a word that it does not know, without a token for such, or on a
+    pattern of a hostile folder that takes too many steps.
     """
     try:
         if len(text) < _LONG:
@@ -263,10 +264,14 @@ def ids_of(raw: Any, text: str, *, add_special_tokens: bool) -> list[int]:
         # `encode` holds the GIL, for about a microsecond per character; encoding a batch does not.
         return list(raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
     except BaseException as error:
-        # The library panics in what is no Exception, and would end more than this text.
-        if type(error).__name__ != "PanicException":
+        if not is_of_tokenizers(error):
             raise
         raise ParamsError(f"text must be one that the model's tokenizer can read, it failed: {error!s:.120}") from None
+
+
+def is_of_tokenizers(error: BaseException) -> bool:
+    """Whether the `tokenizers` library gave up: it raises a bare Exception, and panics in what is no Exception."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
 
 
 def encode_own(raw: Any, text: str, add_special_tokens: bool) -> Any:
@@ -325,7 +330,9 @@ def load_tokenizer(path: Path, settings: Mapping[str, Any] | None = None) -> Tok
     check_file(path)
     try:
         raw = FastTokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+        if not is_of_tokenizers(error):
+            raise
         raise ModelError(f"{path} is not a valid tokenizer: {error}") from error
     if (times := growth(raw)) > MOST_GROWTH:
         raise ModelError(f"{path} must make a text at most {MOST_GROWTH} times as long, got replacements of {times:g}")

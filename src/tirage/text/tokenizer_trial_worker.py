@@ -22,7 +22,7 @@ def main(path: str, seconds: str, growth: str) -> None:
     error = ""
     try:
         Tokenizer.from_file(path)
-    except Exception as wrong:  # the library raises bare Exception
+    except BaseException as wrong:  # the library raises bare Exception, and panics in what is none
         error = str(wrong) or type(wrong).__name__
     sys.stdout.write(json.dumps({"error": error}) + "\n")
 
