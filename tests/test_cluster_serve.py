@@ -172,7 +172,7 @@ def test_numbers_of_replicas_are_checked() -> None:
             check_replicas(*wrong)
 
 
-@pytest.mark.parametrize("wrong", [-1, float("inf"), float("nan"), True, "5"])
+@pytest.mark.parametrize("wrong", [-1, float("inf"), float("nan"), 10**400, True, "5"])
 def test_delays_of_replicas_are_checked(wrong: Any) -> None:
     assert check_delays(upscale_delay_s=0, downscale_delay_s=5.5) == {"upscale_delay_s": 0, "downscale_delay_s": 5.5}
     with pytest.raises(ParamsError, match="downscale_delay_s must be a number of seconds of at least 0, got "):

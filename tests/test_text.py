@@ -184,6 +184,7 @@ def test_a_models_template_is_used(source: Any) -> None:
         [None],
         {"a": "x"},
         {"default": 1},
+        {"default": "x", "tool_use": 1},
         [{"name": [], "template": "x"}],
         [{"name": "default", "template": None}],
     ],
@@ -194,6 +195,21 @@ def test_a_setting_that_holds_no_template_is_not_taken_for_none(setting: Any) ->
     settings = {"chat_template": setting}
     assert not ChatTemplate(Tokenizer(FALLBACK.raw, settings), TEMPLATE).is_plain
     assert all(templated(none).is_plain for none in (None, [], {}))
+
+
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+TOOL_USE = "{{ bos_token }}{{ tools[0].function.name }} <tool_call>{{ messages[0].content }}"
+
+
+def test_a_conversation_with_tools_takes_the_template_for_them() -> None:
+    chat = templated({"default": TEMPLATE, "tool_use": TOOL_USE})
+    assert chat.render(HELLO, tools=[TOOL]) == "<s>look_up <tool_call>a"
+    assert FALLBACK.decode(chat.encode(HELLO, tools=[TOOL])).endswith("look_up <tool_call>a")
+    assert chat.render(HELLO) == chat.render(HELLO, tools=[]) == "<s>[user]a</s>[assistant]"
+    alone = templated({"default": TEMPLATE})
+    assert "look_up" in alone.render(HELLO, tools=[TOOL]) != chat.render(HELLO, tools=[TOOL])
+    with pytest.raises(ModelError, match="chat template"):
+        templated({"default": TEMPLATE, "tool_use": "{% if %}"})
 
 
 def test_a_message_cannot_end_its_own_turn() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -135,8 +135,8 @@ def check_replicas(replicas: int, max_replicas: int | None) -> int:
 
 
 def check_delays(**delays: float) -> dict[str, float]:
-    """The delays by name, in seconds. Raises ParamsError for one that is no number, negative or without end."""
+    """The delays by name, in seconds. Raises ParamsError for one that is no finite number, or negative."""
     for name, value in delays.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise ParamsError(f"{name} must be a number of seconds of at least 0, got {value!r}; 0 does not wait")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+            raise ParamsError(f"{name} must be a number of seconds of at least 0, got {value!r:.60}; 0 does not wait")
     return delays

@@ -31,13 +31,15 @@ class ChatTemplate:
     """The chat template of a model: messages in, prompt out.
 
     `source` is Jinja text in the Hugging Face convention, by default that of the tokenizer's settings. If there is
-    none, the built-in plain form is used and `is_plain` is True. Raises ModelError for invalid Jinja, and for settings
-    that hold no template where one should be.
+    none, the built-in plain form is used and `is_plain` is True. `for_tools` is what renders conversations with tools:
+    the one that the settings name `tool_use`, or else the template itself. Raises ModelError for invalid Jinja, and for
+    settings that hold no template where one should be.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         self._tokenizer = tokenizer
-        found = source if source is not None else template_text(tokenizer.settings.get("chat_template"))
+        found, tool_use = (source, None) if source is not None else templates_in(tokenizer.settings)
+        self.for_tools: ChatTemplate = self if tool_use is None else ChatTemplate(tokenizer, tool_use)
         self.is_plain = found is None
         self.source = found or ""
         self._template = None if found is None else Template(found)
@@ -87,8 +89,9 @@ class ChatTemplate:
         tools, for arguments that the template does not use, for conversations that it refuses or cannot render within a
         second and 8 million characters, and for a final message that cannot be continued.
         """
-        given = self._read(messages, tools, arguments, continued=continue_final_message)
-        return self._render(given, add_generation_prompt, continued=continue_final_message)
+        template = self.for_tools if tools else self
+        given = template._read(messages, tools, arguments, continued=continue_final_message)
+        return template._render(given, add_generation_prompt, continued=continue_final_message)
 
     def encode(
         self,
@@ -103,9 +106,10 @@ class ChatTemplate:
 
         Takes the same arguments as `render`. Raises ParamsError as it does, and for a role that spells a control token.
         """
-        escaped = self._escape(self._read(messages, tools, arguments, continued=continue_final_message))
-        text = self._render(escaped.content, add_generation_prompt, continued=continue_final_message)
-        return escaped.encode(text, add_special_tokens=self.is_plain)
+        template = self.for_tools if tools else self
+        escaped = template._escape(template._read(messages, tools, arguments, continued=continue_final_message))
+        text = template._render(escaped.content, add_generation_prompt, continued=continue_final_message)
+        return escaped.encode(text, add_special_tokens=template.is_plain)
 
     def text_with_media(
         self,
@@ -123,9 +127,10 @@ class ChatTemplate:
         ParamsError as `encode` does, and for a text that spells a control token, because the processor would read it as
         one.
         """
-        escaped = self._escape(self._read(messages, tools, arguments, continued=continue_final_message))
-        content = escaped.content if "type" in self.source else with_marks(escaped.content, marks)
-        return escaped.text(self._render(content, add_generation_prompt, continued=continue_final_message))
+        template = self.for_tools if tools else self
+        escaped = template._escape(template._read(messages, tools, arguments, continued=continue_final_message))
+        content = escaped.content if "type" in template.source else with_marks(escaped.content, marks)
+        return escaped.text(template._render(content, add_generation_prompt, continued=continue_final_message))
 
     def _escape(self, given: Mapping[str, Any]) -> EscapedContent:
         for message in given["messages"]:
@@ -194,21 +199,24 @@ def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, 
     return {**given, "messages": messages}
 
 
-def template_text(setting: Any) -> str | None:
-    """The chat template in a tokenizer's settings: a text, or that named `default` among several; None without any.
+def templates_in(settings: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The chat template in a tokenizer's settings, and that for conversations with tools; None for one that is missing.
 
-    Several are an object of texts by name, or a list of objects with `name` and `template`. Raises ModelError for
-    anything else, which the plain form would hide.
+    The setting is a text, or several: an object of texts by name, or a list of objects with `name` and `template`, of
+    which `default` and `tool_use` are read. Raises ModelError for anything else, which the plain form would hide.
     """
+    setting = settings.get("chat_template")
     if setting is None or setting == [] or setting == {}:
-        return None
+        return None, None
     named = setting
     if isinstance(setting, list) and all(isinstance(each, Mapping) for each in setting):
         named = {str(each.get("name")): each.get("template") for each in setting}
-    found = named.get("default") if isinstance(named, Mapping) else setting
-    if not isinstance(found, str):
+    if not isinstance(named, Mapping):
+        named = {"default": setting}
+    found, tool_use = named.get("default"), named.get("tool_use")
+    if not isinstance(found, str) or not isinstance(tool_use, (str, type(None))):
         raise ModelError(
-            f"chat_template of the tokenizer must be a text, or several with one named 'default', got {setting!r:.60}; "
-            "give one with chat_template or --chat-template"
+            "chat_template of the tokenizer must be a text, or several with one named 'default', and one named "
+            f"'tool_use' at most, got {setting!r:.60}; give one with chat_template or --chat-template"
         )
-    return found
+    return found, tool_use

@@ -78,7 +78,7 @@ def tools_of(request: OpenAIRequest, manager: RequestManager) -> Tools:
     """The tools of a chat, whose calls have the format that the operator chose, or that of the model's template."""
     fields, parser = request.fields, manager.options.tool_call_parser
     asked = fields["tools"], fields["tool_choice"], fields["parallel_tool_calls"]
-    tool_format = tool_call_format(manager.llm.chat_template.source, parser)
+    tool_format = tool_call_format(manager.llm.chat_template.for_tools.source, parser)
     return read_tools(*asked, tool_format=tool_format, formatted=parser is not None)
 
 
@@ -196,8 +196,9 @@ def template_args(request: OpenAIRequest, manager: RequestManager) -> dict[str, 
     """The variables for the chat template; raises DialectError for a field that the template does not use."""
     fields = request.fields
     named = {name: fields[name] for name in _TEMPLATE_FIELDS if fields[name] is not None}
+    template = manager.llm.chat_template.for_tools if fields["tools"] else manager.llm.chat_template
     for name, value in named.items():
-        if not manager.llm.chat_template.takes(name, value):
+        if not template.takes(name, value):
             raise DialectError(
                 f"{name} must be left out for a model whose chat template has no such variable, got {value!r:.40}", name
             )
