@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,6 +15,14 @@ from tirage.server.preparation import Lane
 from tirage.workers.quick_switching import SWITCH_S, quickly
 
 USUAL_S = sys.getswitchinterval()
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_works() -> None:
+    """Work that other tests have left behind in threads has ended."""
+    until = time.monotonic() + 60
+    while sys.getswitchinterval() != USUAL_S and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def switched_s() -> float:

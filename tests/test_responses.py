@@ -255,7 +255,8 @@ def test_a_stream_that_fails_ends_with_a_failed_response() -> None:
 
 @pytest.mark.slow
 def test_a_request_that_takes_too_long_ends_with_a_failed_response() -> None:
-    server = shared("tiny", "--request-timeout", "0.3")
+    # A fast machine draws the 480 tokens in 0.3 s.
+    server = shared("tiny", "--request-timeout", "0.1")
     found = events(server, ignore_eos=True, max_output_tokens=480)
     assert (found[-1]["type"], found[-1]["response"]["error"]["code"]) == ("response.failed", "server_error")
     assert "took too long" in found[-1]["response"]["error"]["message"]
