@@ -23,6 +23,7 @@ around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-
 
 from tirage.backends.torch.kernels.advance import append
 from tirage.backends.torch.kernels.bounds import bound
+from tirage.backends.torch.kernels.curvature import ROOM
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
 from tirage.backends.torch.kernels.general import CHANCES, STATES, general
@@ -43,6 +44,7 @@ __all__ = [
     "FILTERS",
     "HEADER",
     "PLANES",
+    "ROOM",
     "ROW",
     "STATES",
     "WORDS",
