@@ -341,21 +341,18 @@ def _share_at_level(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Ge
 def curved_job(number: int, rows: int) -> Job:
     """A tail-free step, mostly of the whole row, whose share of the curvature is mostly that up to one rank, or less.
 
-    Where something stands before it, that is a top-p that cuts a weight and may keep ties behind it, and perhaps a
-    temperature, by which that weight is not changed, or a random filter. Others may stand behind.
+    Another filter may stand before it, and one behind.
     """
     r, size = np.random.default_rng(number), (*SIZES, 700, 1500)[number % 25]
-    truncates, kept = r.random() < 0.3, set(plan.SETS) - {ADAPTIVE_P, TFS}
-    before = [] if truncates or r.random() < 0.6 else random_filters(r, kept, most=1)
+    kept = set(plan.SETS) - {ADAPTIVE_P, TFS}
+    before = [] if r.random() < 0.5 else [(int(op), *FILTERS[op](r)) for op in FILTERS if op in kept]
+    before = [before[int(r.integers(len(before)))]] if before else []
     behind = random_filters(r, kept, most=1) if r.random() < 0.3 else []
     logits, programs = shaped_logits(r, rows, size, number), []
     for row in logits:
         if r.random() < 0.6:
             row[:] = torch.from_numpy(_clustered(r, size)).to(row.dtype)
         begun = [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
-        if truncates:
-            begun.append((int(TOP_P), *FILTERS[TOP_P](r)[:1], 2, int(r.integers(2)), 0))
-            begun += [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
         begun += varied(before, r, options=True)
         share, scale = FILTERS[TFS](r)
         if r.random() < 0.8:

@@ -21,14 +21,11 @@ from tirage.backends.torch.kernels.rule import (
     weight_of,
 )
 from tirage.backends.torch.kernels.sets import (
-    ALL,
     CUT_ID,
     CUT_KEY,
     IS_FRESH,
     IS_LISTED,
     LEAST,
-    LEVEL,
-    LIMIT,
     LOW_KEY,
     MASSES,
     NEVER,
@@ -46,19 +43,18 @@ from tirage.backends.torch.kernels.sets import (
 from tirage.exact.weights import Q_LIMIT, weights
 
 (
-    SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE, IS_THERE, BEHIND, WEIGHTLESS,
-) = (tl.constexpr(104 + at) for at in range(12))  # fmt: skip
+    SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE,
+) = (tl.constexpr(104 + at) for at in range(9))  # fmt: skip
 """Words of a row: how many exponents are in order, the weights of the last two, -1 for none, the curvature up to there,
 how many tiles it is made of and by how many octaves more than one make a segment, the least and the greatest exponent
-of what is dealt out next and how many tokens that is, whether the token is there whose weight was cut, how many equal
-ones stand behind it, and how many tokens weigh nothing."""
+of what is dealt out next, and how many tokens weigh something."""
 KNOTS = 16
 """Exponents of a sample between which the buckets lie evenly."""
 ROOM = 3 * KNOTS
 """What is known of them, beside the counters of the buckets."""
 _KNOTS, _ROOM = tl.constexpr(KNOTS), tl.constexpr(ROOM)
 _NONE = tl.constexpr(0x7FFFFFFF)
-_WINDOW = tl.constexpr(128)
+_WINDOW = tl.constexpr(64)
 """Buckets whose ends are looked at together."""
 _PARTS = tl.constexpr(16)
 
@@ -138,7 +134,10 @@ def knots_in(x_ptr, list_ptr, state_ptr, low, high, size, PART: tl.constexpr, KN
 
 @triton.jit
 def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: tl.constexpr):
-    """Writes where the buckets of exponents in [low, high] lie, evenly between knots, and empties them."""
+    """Writes where the buckets of exponents in [low, high] lie, evenly between knots, and empties them.
+
+    A set that fits into a tile has one bucket.
+    """
     PART: tl.constexpr = TILE // 4
     KNOTTED: tl.constexpr = _KNOTS if PART > _KNOTS else PART
     lanes, at = tl.arange(0, PART), tl.arange(0, KNOTTED)
@@ -148,9 +147,10 @@ def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: 
     shift = at * 0
     for octave in tl.static_range(13):  # pyright: ignore[reportGeneralTypeIssues]
         shift += ((last >> (octave + _PARTS)) > 0).to(tl.int32)
-    tl.store(buckets_ptr + TILE + at, knots)
+    is_few = (word(state_ptr, NUMBER) >= 0) & (word(state_ptr, NUMBER) <= PART)
+    tl.store(buckets_ptr + TILE + at, tl.where(is_few & (at > 0), _NONE, knots))
     tl.store(buckets_ptr + TILE + _KNOTS + at, shift)
-    each = at * 0 + (TILE // KNOTTED << _PARTS)
+    each = tl.where(is_few, 0, at * 0 + TILE // KNOTTED) << _PARTS
     tl.store(buckets_ptr + TILE + 2 * _KNOTS + at, each // ((last >> shift) + 1))
     for start in range(0, TILE, PART):
         tl.store(buckets_ptr + start + lanes, lanes * 0)
@@ -177,38 +177,32 @@ def bucket_of(q, buckets_ptr, TILE: tl.constexpr):
 def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, size, TILE: tl.constexpr):
     """Counts the exponents in [low, high] by their buckets; where `writes` is 1, each is stored at what it counts.
 
-    Not counted are those without a weight, the token whose weight was cut and, where that is in the set, equal ones
-    behind it.
+    No cut weight is among them, as nothing stands behind a top-p that cuts one.
     """
     PART: tl.constexpr = TILE // 4
-    m, c, trimmed, _ = scales_of(state_ptr)
+    m, c, _, _ = scales_of(state_ptr)
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    is_there = word(state_ptr, IS_THERE) != 0
-    last_key = key_of(tl.load(x_ptr + trimmed, mask=is_there, other=float("-inf")))
-    number, counted, behind = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+    number, counted = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            q = exponent_of(x, m, c)
-            there = key > NEG_INF
-            is_behind = there & is_there & (key == last_key) & (ids > trimmed)
-            is_last = is_there & (ids == trimmed)
-            inside = there & (is_behind == 0) & (is_last == 0) & (q >= low) & (q <= high)
+            _ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            q, there = exponent_of(x, m, c), key > NEG_INF
+            inside = there & (q >= low) & (q <= high)
             bucket = bucket_of(tl.minimum(tl.maximum(q, low), high), buckets_ptr, TILE)
             at = tl.atomic_add(buckets_ptr + bucket, 1, mask=inside, sem="relaxed", scope="cta")
             tl.store(into_ptr + at, q, mask=inside & (writes > 0))
             number += tl.sum(there.to(tl.int32), 0)
             counted += tl.sum(inside.to(tl.int32), 0)
-            behind += tl.sum(is_behind.to(tl.int32), 0)
     put_number(state_ptr, number, size)
-    put(state_ptr, INSIDE, counted)
-    put(state_ptr, BEHIND, behind)
+    # Later ones count what is dealt out anew.
+    put(state_ptr, INSIDE, tl.where(word(state_ptr, INSIDE) < 0, counted, word(state_ptr, INSIDE)))
     tl.debug_barrier()
 
 
 @triton.jit
 def begin_buckets(buckets_ptr, first, TILE: tl.constexpr):
-    """Puts where each bucket begins in the place of how many it holds; the first begins at `first`."""
+    """Puts where each bucket begins in the place of how many it holds, the first at `first`; gives where the last ends.
+    """
     PART: tl.constexpr = TILE // 4
     for start in range(0, TILE, PART):
         at = start + tl.arange(0, PART)
@@ -216,6 +210,7 @@ def begin_buckets(buckets_ptr, first, TILE: tl.constexpr):
         tl.store(buckets_ptr + at, first + tl.cumsum(number, 0) - number)
         first += tl.sum(number, 0)
     tl.debug_barrier()
+    return first
 
 
 @triton.jit
@@ -246,7 +241,7 @@ def without_copies(from_ptr, state_ptr, number, TILE: tl.constexpr):
         put(state_ptr, WINDOW_LOW, first)
         put(state_ptr, WINDOW_HIGH, last)
         tl.debug_barrier()
-        is_less = ((kept > PART) & (kept <= number - number // 8)).to(tl.int32)
+        is_less = ((kept > PART) & (kept < number - number // 8)).to(tl.int32)
         number = kept
     return number
 
@@ -301,13 +296,15 @@ def add_tile(from_ptr, order_ptr, state_ptr, number, PART: tl.constexpr):
 
 
 @triton.jit
-def add_buckets(order_ptr, buckets_ptr, state_ptr, first, TILE: tl.constexpr):
-    """Puts in order what was dealt out from `first` on, up to a bucket that has too many tokens; gives where it came to.
+def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constexpr):
+    """Puts in order what was dealt out from `first` to `last`, or to a bucket that has too many tokens.
+
+    Gives where that is, and whether such a bucket stands there: then its ends are what is to be dealt out next.
     """
     PART: tl.constexpr = TILE // 4
     LOOKED: tl.constexpr = _WINDOW if PART > _WINDOW else PART
     bucket, is_large = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
-    while (bucket < TILE) & (is_large == 0):
+    while (first < last) & (is_large == 0):
         at = bucket + tl.arange(0, LOOKED)
         ends = tl.load(buckets_ptr + at, mask=at < TILE, other=_NONE)
         fits = ends <= first + PART
@@ -333,19 +330,15 @@ def add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, size, TILE: tl.c
     m, c, _, _ = scales_of(state_ptr)
     low = exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c)
     least = tl.minimum(exponent_of(value_of(word(state_ptr, LOW_KEY).to(tl.int32)), m, c), _LIGHTEST)
-    high, first, number, is_large = least, tl.full((), 0, tl.int32), size, tl.full((), 0, tl.int32)
+    high, first, last, number = least, tl.full((), 0, tl.int32), tl.full((), 0, tl.int32), size
     while first < number:
         lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE)
         for turn in range(2):
             if turn == 1:
-                begin_buckets(buckets_ptr, first, TILE)
+                last = begin_buckets(buckets_ptr, first, TILE)
             deal(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, low, high, turn, size, TILE)
-        if first == 0:
-            if is_large == 0:
-                number = word(state_ptr, INSIDE).to(tl.int32)
-                put(state_ptr, WEIGHTLESS, word(state_ptr, INSIDE))
-                tl.debug_barrier()
-        first, is_large = add_buckets(order_ptr, buckets_ptr, state_ptr, first, TILE)
+        number = word(state_ptr, INSIDE).to(tl.int32)
+        first, is_large = add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE)
         low = tl.where(is_large != 0, word(state_ptr, WINDOW_LOW).to(tl.int32), high + 1)
         high = tl.where(is_large != 0, word(state_ptr, WINDOW_HIGH).to(tl.int32), least)
 
@@ -354,28 +347,19 @@ def add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, size, TILE: tl.c
 
 
 @triton.jit
-def tail(state_ptr, left, tied, limit, curved):
+def weightless(state_ptr, limit, curved):
     """(the curvature up to the last token, the first weight of the three with which it exceeds `limit`, -1 if none do;
-    how the cut lies there: 0 behind all of that weight, 1 before the last of them, 2 behind the token whose weight was
-    cut): of what comes behind the tokens in order that weigh something.
-
-    These are tokens that weigh nothing, that token, which has `left`, and equal ones behind it, which weigh `tied`.
-    """
-    one, two = word(state_ptr, NEXT_TO_LAST), word(state_ptr, LAST)
-    found, kind = tl.full((), -1, tl.int64), tl.full((), 0, tl.int32)
-    for place in range(5):
-        at = place + tl.full((), 0, tl.int32)
-        three = tl.where(at < 2, 0, tl.where(at == 2, left, tied))
-        there = tl.where(at < 2, word(state_ptr, WEIGHTLESS) > at, word(state_ptr, BEHIND) > at - 3)
-        there = tl.where(at == 2, word(state_ptr, IS_THERE) != 0, there)
-        if there:
+    whether the next one weighs the same): of the tokens that weigh nothing, behind those in order."""
+    one, two, number = word(state_ptr, NEXT_TO_LAST), word(state_ptr, LAST), word(state_ptr, NUMBER)
+    found, is_same, three = tl.full((), -1, tl.int64), tl.full((), 0, tl.int32), tl.full((), 0, tl.int64)
+    for at in range(2):
+        if word(state_ptr, INSIDE) + at < number:
             curved += bend(one, two, three)
             passes = (found < 0) & (curved > limit)
+            is_same = tl.where(passes, (one == two).to(tl.int32), is_same)
             found = tl.where(passes, one, found)
-            is_apart = (at == 3) | (one != two)
-            kind = tl.where(passes, tl.where(at == 4, 2, tl.where(is_apart, 0, 1)), kind)
             one, two = two, three
-    return curved, found, kind
+    return curved, found, is_same
 
 
 @triton.jit
@@ -408,20 +392,6 @@ def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
 
 
 @triton.jit
-def holds_trimmed(list_ptr, state_ptr, trimmed, size, TILE: tl.constexpr):
-    """Whether the set has the token whose weight was cut, int32."""
-    PART: tl.constexpr = TILE // 4
-    found = ((trimmed >= 0) & (word(state_ptr, IS_LISTED) == 0)).to(tl.int32)
-    length = tl.where((trimmed >= 0) & (word(state_ptr, IS_LISTED) != 0), word(state_ptr, NUMBER), 0).to(tl.int32)
-    for start in range(0, length, TILE):
-        for part in range(0, TILE, PART):
-            at = start + part + tl.arange(0, PART)
-            ids = tl.load(list_ptr + at, mask=at < length, other=-1)
-            found += tl.sum((ids == trimmed).to(tl.int32), 0)
-    return found
-
-
-@triton.jit
 def lowest_weighing(state_ptr, least):
     """The lowest key whose weight is at least this, int32; the weight of the largest one of the set is."""
     m, c, _, _ = scales_of(state_ptr)
@@ -434,15 +404,15 @@ def lowest_weighing(state_ptr, least):
 
 
 @triton.jit
-def last_down_to(x_ptr, list_ptr, state_ptr, least_key, last_id, size, TILE: tl.constexpr):
-    """(key, id) of the last token in order that has at least this key, and at it at most this id."""
+def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
+    """(key, id) of the last token in order that has at least this key."""
     PART: tl.constexpr = TILE // 4
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     last = (tl.arange(0, PART) * 0).to(tl.int64)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, _x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            inside = (key > NEG_INF) & ((key > least_key) | ((key == least_key) & (ids <= last_id)))
+            inside = (key > NEG_INF) & (key >= least_key)
             last = tl.maximum(last, tl.where(inside, ((-key.to(tl.int64) + POS_INF) << 31) + ids, 0))
     found = tl.max(last, 0)
     return (-(found >> 31) + POS_INF).to(tl.int32), (found & NO_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
@@ -451,43 +421,32 @@ def last_down_to(x_ptr, list_ptr, state_ptr, least_key, last_id, size, TILE: tl.
 @triton.jit
 def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, e, s, size, TILE: tl.constexpr):
     """Writes by what tail-free keeps tokens: up to where more than E / 2^s of the curvature is passed."""
-    m, c, trimmed, left = scales_of(state_ptr)
-    is_there, zero = holds_trimmed(list_ptr, state_ptr, trimmed, size, TILE), tl.full((), 0, tl.int64)
+    zero = tl.full((), 0, tl.int64)
     tl.debug_barrier()
-    put(state_ptr, IS_THERE, is_there)
     put(state_ptr, SORTED, zero)
     put(state_ptr, LAST, zero - 1)
     put(state_ptr, NEXT_TO_LAST, zero - 1)
     put(state_ptr, CURVED, zero)
     put(state_ptr, TILED, zero)
     put(state_ptr, SPREAD, zero)
-    put(state_ptr, WEIGHTLESS, zero)
-    put(state_ptr, BEHIND, zero)
+    put(state_ptr, INSIDE, zero - 1)
+    # The segments are now those of the order.
     put(state_ptr, IS_FRESH, zero)
     tl.debug_barrier()
     add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, size, TILE)
-    last_x = tl.load(x_ptr + trimmed, mask=is_there > 0, other=float("-inf"))
-    tied, curved = weight_of(exponent_of(last_x, m, c)), word(state_ptr, CURVED)
-    others = word(state_ptr, NUMBER) - word(state_ptr, WEIGHTLESS) - word(state_ptr, BEHIND) - is_there
-    tl.debug_barrier()
-    put(state_ptr, WEIGHTLESS, others)
-    tl.debug_barrier()
-    total, _one, _two = tail(state_ptr, left, tied, zero + NEVER, curved)
+    curved = word(state_ptr, CURVED)
+    total, _one, _two = weightless(state_ptr, zero + NEVER, curved)
     limit = floor_of_share(e, s, total)
-    weight, kind = first_passing(order_ptr, state_ptr, limit, TILE)
+    weight, is_same = first_passing(order_ptr, state_ptr, limit, TILE)
     if weight < 0:
-        _curved, weight, kind = tail(state_ptr, left, tied, limit, curved)
-    # Before the token whose weight was cut stand all others, but equal ones of greater ids.
-    key, last_key = lowest_weighing(state_ptr, weight), tl.where(is_there > 0, key_of(last_x), NEG_INF)
-    key = tl.where(kind == 2, last_key, tl.maximum(key, last_key))
-    last_id = tl.where((is_there > 0) & (key == last_key), tl.where(kind == 2, trimmed, trimmed - 1), NO_ID)
-    if kind == 1:
-        key, last_id = last_down_to(x_ptr, list_ptr, state_ptr, key, last_id, size, TILE)
+        _curved, weight, is_same = weightless(state_ptr, limit, curved)
+    key, last_id = lowest_weighing(state_ptr, weight), tl.full((), NO_ID, tl.int32)
+    if is_same != 0:
+        # All of that weight stay but the last one.
+        key, last_id = last_down_to(x_ptr, list_ptr, state_ptr, key, size, TILE)
         last_id -= 1
     tl.debug_barrier()
     put(state_ptr, LEAST, tl.where(total > 0, NEVER, zero))
-    put(state_ptr, LIMIT, zero - 1)
-    put(state_ptr, LEVEL, zero + ALL)
     put(state_ptr, CUT_KEY, key)
     put(state_ptr, CUT_ID, last_id)
     tl.debug_barrier()
