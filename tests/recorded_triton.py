@@ -10,8 +10,8 @@ tree. What it writes is undone, and before it what all programs have written in 
 Programs must not depend on each other, but for what they read behind an atomic operation that acquires and releases.
 All programs that are together do such an operation at once, in their order, and it is kept what it gave each of them
 and what stood by then where anything was written. A program that is run again is given the same, and finds that memory
-there. Other atomic operations are done only when all programs run: no question may hang on what they leave, unless their scope
-is a program of its own.
+there. Other atomic operations are done only when all programs run: no question may hang on what they leave,
+unless no other program does them where this one does: their scope is then one of them.
 """
 
 from __future__ import annotations

@@ -358,7 +358,7 @@ def curved_job(number: int, rows: int) -> Job:
         if r.random() < 0.8:
             share, scale = _share_at_rank(as_logits(row[None])[0].numpy(), begun, r) or share, 32
         programs.append([*begun, (int(TFS), share, scale), *varied(behind, r, options=True)])
-    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=TILES[number % len(TILES)])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=TILES[number % 7 % len(TILES)])
 
 
 def _clustered(r: np.random.Generator, size: int) -> NDArray[np.float32]:

@@ -118,15 +118,15 @@ def knots_in(x_ptr, list_ptr, state_ptr, low, high, size, PART: tl.constexpr, KN
     inside = (key_of(x) > NEG_INF) & (q >= low) & (q <= high)
     number = tl.sum(inside.to(tl.int32), 0)
     ranked = in_order(tl.where(inside, q, _NONE), PART)
-    rank = tl.minimum(tl.maximum(at - 1, 0), RANKS) * tl.maximum(number - 1, 0) // tl.maximum(at * 0 + RANKS, 1)
-    knots = tl.where((at > 0) & (number > 0), tl.gather(ranked, rank, 0), low)
+    rank = tl.minimum(tl.maximum(at - 1, 0), RANKS) * tl.maximum(number - 1, 0) // tl.maximum(at * 0 + RANKS, 1)  # pyright: ignore[reportOperatorIssue]
+    knots = tl.where((at > 0) & (number > 0), tl.gather(ranked, rank, 0), low)  # pyright: ignore[reportOperatorIssue]
     gap = tl.where(lanes + 1 < number, tl.gather(ranked, tl.minimum(lanes + 1, PART - 1), 0) - ranked, 0)
     for turn in range(GAPS):
         widest = tl.max(gap, 0)
         before = tl.min(tl.where(gap == widest, lanes, PART - 1), 0)
-        first, second = tl.max(tl.where(lanes == before, ranked, 0), 0), 0
-        second = tl.where(widest > 0, first + widest, low)  # pyright: ignore[reportOperatorIssue]
-        first = tl.where(widest > 0, first, low)
+        at_it = tl.max(tl.where(lanes == before, ranked, 0), 0)
+        second = tl.where(widest > 0, at_it + widest, low)  # pyright: ignore[reportOperatorIssue]
+        first = tl.where(widest > 0, at_it, low)  # pyright: ignore[reportOperatorIssue]
         knots = tl.where(at == KNOTTED - 1 - 2 * turn, first, tl.where(at == KNOTTED - 2 - 2 * turn, second, knots))
         gap = tl.where(lanes == before, 0, gap)
     return in_order(knots, KNOTTED)
@@ -309,7 +309,7 @@ def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constex
         ends = tl.load(buckets_ptr + at, mask=at < TILE, other=_NONE)
         fits = ends <= first + PART
         buckets, end = tl.sum(fits.to(tl.int32), 0), tl.max(tl.where(fits, ends, first), 0)
-        number = end - first
+        number = end - first  # pyright: ignore[reportOperatorIssue]
         if buckets == 0:
             end = tl.load(buckets_ptr + bucket)
             number = without_copies(order_ptr + first, state_ptr, end - first, TILE)
@@ -369,7 +369,7 @@ def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
     lanes, tiles = tl.arange(0, SEGMENTS), word(state_ptr, TILED)
     segments = ((tiles - 1) >> word(state_ptr, SPREAD)) + 1
     sums = tl.load(state_ptr + MASSES + lanes, mask=lanes < segments, other=NEVER)
-    segment = tl.sum((sums <= limit).to(tl.int32), 0) - 1
+    segment = tl.sum((sums <= limit).to(tl.int32), 0) - 1  # pyright: ignore[reportOperatorIssue]
     place, number = tl.load(state_ptr + PLACES + segment, mask=segment >= 0, other=0), word(state_ptr, SORTED)
     end = tl.load(state_ptr + PLACES + segment + 1, mask=(segment >= 0) & (segment + 1 < segments), other=number)
     curved, at_first = tl.max(tl.where(sums <= limit, sums, 0), 0), number
@@ -384,7 +384,7 @@ def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
             more = tl.where(there, bend(one, two, three), 0)
             passes = there & (curved + tl.cumsum(more, 0) > limit)
             at_first = tl.minimum(at_first, tl.min(tl.where(passes, at, number), 0))
-            curved += tl.sum(more, 0)
+            curved += tl.sum(more, 0)  # pyright: ignore[reportOperatorIssue]
     is_found = at_first < number
     one = weight_of(tl.load(order_ptr + at_first - 2, mask=is_found, other=0))
     two = weight_of(tl.load(order_ptr + at_first - 1, mask=is_found, other=0))

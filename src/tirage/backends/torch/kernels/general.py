@@ -102,8 +102,8 @@ def general(
     steps, planes, buckets, tells, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
-    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, room for few ids, and `buckets` counters
-    where tail-free puts tokens in order.
+    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, room for few ids, and for some
+    `buckets`, among which tail-free deals tokens out.
 
     `tells` is 0 or what is told of rows, `CHANCES` or `STATES`; `spares` how many words of a slot say which tokens XTC
     never removes.

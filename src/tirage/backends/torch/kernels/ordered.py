@@ -9,22 +9,11 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exclusion import point_of
-from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, key_of, log2_fixed
+from tirage.backends.torch.kernels.rule import NO_ID, key_of, log2_fixed
 from tirage.backends.torch.kernels.sets import (
     FEW,
-    IS_LISTED,
-    LOW_KEY,
-    MASSES,
-    NEVER,
     NUMBER,
-    SEGMENTS,
-    TOP_KEY,
-    begin_segment,
-    length_of,
     scales_of,
-    segments_of,
-    shift_of,
-    tokens_at,
     weights_at,
     word,
 )

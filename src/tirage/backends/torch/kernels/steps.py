@@ -208,7 +208,8 @@ def run_step(x_ptr, list_ptr, order_at, few_at, state_ptr, step_ptr, is_on, size
 @triton.jit
 def needs_sums(op):
     """Whether a step that removes tokens follows from the mass of the set, or more sums of it."""
-    return (op != _GREEDY) & (op != _TOP_K) & (op != _MIN_P) & (op != _MIN_P_LOGIT) & (is_by_rank(op) == 0) & (op != _TFS)
+    is_by_key = (op == _GREEDY) | (op == _TOP_K) | (op == _MIN_P) | (op == _MIN_P_LOGIT)
+    return (is_by_key | is_by_rank(op) | (op == _TFS)) == 0
 
 
 @triton.jit
@@ -312,8 +313,9 @@ def cut_set(x_ptr, list_ptr, order_at, few_at, state_ptr, op, step_ptr, size, TI
     begin_cut(state_ptr, op, step_ptr)
     if op == _TFS:
         # Until something is listed, the room of the list is free.
+        order_ptr = list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, order_at, 0)
         cut_tail(
-            x_ptr, list_ptr, list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, order_at, 0), list_ptr + few_at + _FEW, state_ptr, tl.load(step_ptr + 1),
+            x_ptr, list_ptr, order_ptr, list_ptr + few_at + _FEW, state_ptr, tl.load(step_ptr + 1),
             tl.load(step_ptr + 2), size, TILE,
         )
     turns = tl.where(is_by_rank(op) | (word(state_ptr, FLOOR) > 1), 2, 1)
