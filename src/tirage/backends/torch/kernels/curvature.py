@@ -43,11 +43,11 @@ from tirage.backends.torch.kernels.sets import (
 from tirage.exact.weights import Q_LIMIT, weights
 
 (
-    SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE,
-) = (tl.constexpr(104 + at) for at in range(9))  # fmt: skip
+    SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE, PARTED,
+) = (tl.constexpr(104 + at) for at in range(10))  # fmt: skip
 """Words of a row: how many exponents are in order, the weights of the last two, -1 for none, the curvature up to there,
 how many tiles it is made of and by how many octaves more than one make a segment, the least and the greatest exponent
-of what is dealt out next, and how many tokens weigh something."""
+of what is dealt out next, how many tokens weigh something, and between how many knots the buckets lie."""
 KNOTS = 16
 """Exponents of a sample between which the buckets lie evenly."""
 ROOM = 3 * KNOTS
@@ -138,7 +138,7 @@ def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: 
 
     A set that fits into a tile has one bucket.
     """
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     KNOTTED: tl.constexpr = _KNOTS if PART > _KNOTS else PART
     lanes, at = tl.arange(0, PART), tl.arange(0, KNOTTED)
     knots = knots_in(x_ptr, list_ptr, state_ptr, low, high, size, PART, KNOTTED)
@@ -150,6 +150,7 @@ def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: 
     is_few = (word(state_ptr, NUMBER) >= 0) & (word(state_ptr, NUMBER) <= PART)
     tl.store(buckets_ptr + TILE + at, tl.where(is_few & (at > 0), _NONE, knots))
     tl.store(buckets_ptr + TILE + _KNOTS + at, shift)
+    put(state_ptr, PARTED, tl.full((), KNOTTED, tl.int64))
     each = tl.where(is_few, 0, at * 0 + TILE // KNOTTED) << _PARTS
     tl.store(buckets_ptr + TILE + 2 * _KNOTS + at, each // ((last >> shift) + 1))
     for start in range(0, TILE, PART):
@@ -158,12 +159,13 @@ def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: 
 
 
 @triton.jit
-def bucket_of(q, buckets_ptr, TILE: tl.constexpr):
+def bucket_of(q, buckets_ptr, state_ptr, TILE: tl.constexpr):
     """int32 buckets of exponents, any shape: the greater one, the same bucket or a later one."""
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     KNOTTED: tl.constexpr = _KNOTS if PART > _KNOTS else PART
     first, begin, shift, rate = q * 0, q * 0, q * 0, q * 0
-    for at in range(KNOTTED):
+    # No constant: a loop that is unrolled would hold all of them in registers.
+    for at in range(word(state_ptr, PARTED).to(tl.int32)):
         knot = tl.load(buckets_ptr + TILE + at)
         reached = q >= knot
         first = tl.where(reached, at * (TILE // KNOTTED), first)
@@ -179,7 +181,7 @@ def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, s
 
     No cut weight is among them, as nothing stands behind a top-p that cuts one.
     """
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     m, c, _, _ = scales_of(state_ptr)
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     number, counted = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
@@ -188,7 +190,7 @@ def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, s
             _ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
             q, there = exponent_of(x, m, c), key > NEG_INF
             inside = there & (q >= low) & (q <= high)
-            bucket = bucket_of(tl.minimum(tl.maximum(q, low), high), buckets_ptr, TILE)
+            bucket = bucket_of(tl.minimum(tl.maximum(q, low), high), buckets_ptr, state_ptr, TILE)
             at = tl.atomic_add(buckets_ptr + bucket, 1, mask=inside, sem="relaxed", scope="cta")
             tl.store(into_ptr + at, q, mask=inside & (writes > 0))
             number += tl.sum(there.to(tl.int32), 0)
@@ -203,7 +205,7 @@ def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, s
 def begin_buckets(buckets_ptr, first, TILE: tl.constexpr):
     """Puts where each bucket begins in the place of how many it holds, the first at `first`; gives where the last ends.
     """
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     for start in range(0, TILE, PART):
         at = start + tl.arange(0, PART)
         number = tl.load(buckets_ptr + at)
@@ -217,7 +219,7 @@ def begin_buckets(buckets_ptr, first, TILE: tl.constexpr):
 def without_copies(from_ptr, state_ptr, number, TILE: tl.constexpr):
     """How many exponents stay of so many, once those that are most of them stand twice: they are written in the place
     of all, and their ends as the next to be dealt out."""
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     is_less = tl.full((), 1, tl.int32)
     while is_less != 0:
         often = tl.load(from_ptr + number // 2)
@@ -301,7 +303,7 @@ def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constex
 
     Gives where that is, and whether such a bucket stands there: then its ends are what is to be dealt out next.
     """
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     LOOKED: tl.constexpr = _WINDOW if PART > _WINDOW else PART
     bucket, is_large = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     while (first < last) & (is_large == 0):
@@ -365,7 +367,7 @@ def weightless(state_ptr, limit, curved):
 @triton.jit
 def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
     """The same of the tokens in order that weigh something."""
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     lanes, tiles = tl.arange(0, SEGMENTS), word(state_ptr, TILED)
     segments = ((tiles - 1) >> word(state_ptr, SPREAD)) + 1
     sums = tl.load(state_ptr + MASSES + lanes, mask=lanes < segments, other=NEVER)
@@ -406,7 +408,7 @@ def lowest_weighing(state_ptr, least):
 @triton.jit
 def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
     """(key, id) of the last token in order that has at least this key."""
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     last = (tl.arange(0, PART) * 0).to(tl.int64)
     for start in range(0, length, TILE):
@@ -419,7 +421,7 @@ def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr
 
 
 @triton.jit
-def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, e, s, size, TILE: tl.constexpr):
+def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
     """Writes by what tail-free keeps tokens: up to where more than E / 2^s of the curvature is passed."""
     zero = tl.full((), 0, tl.int64)
     tl.debug_barrier()
@@ -436,7 +438,7 @@ def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, e, s, size, TIL
     add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, size, TILE)
     curved = word(state_ptr, CURVED)
     total, _one, _two = weightless(state_ptr, zero + NEVER, curved)
-    limit = floor_of_share(e, s, total)
+    limit = floor_of_share(tl.load(step_ptr + 1), tl.load(step_ptr + 2), total)
     weight, is_same = first_passing(order_ptr, state_ptr, limit, TILE)
     if weight < 0:
         _curved, weight, is_same = weightless(state_ptr, limit, curved)

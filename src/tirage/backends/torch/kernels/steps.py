@@ -314,10 +314,7 @@ def cut_set(x_ptr, list_ptr, order_at, few_at, state_ptr, op, step_ptr, size, TI
     if op == _TFS:
         # Until something is listed, the room of the list is free.
         order_ptr = list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, order_at, 0)
-        cut_tail(
-            x_ptr, list_ptr, order_ptr, list_ptr + few_at + _FEW, state_ptr, tl.load(step_ptr + 1),
-            tl.load(step_ptr + 2), size, TILE,
-        )
+        cut_tail(x_ptr, list_ptr, order_ptr, list_ptr + few_at + _FEW, state_ptr, step_ptr, size, TILE)
     turns = tl.where(is_by_rank(op) | (word(state_ptr, FLOOR) > 1), 2, 1)
     for turn in range(turns):
         if word(state_ptr, GOAL) > 0:
