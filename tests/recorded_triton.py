@@ -10,7 +10,8 @@ tree. What it writes is undone, and before it what all programs have written in 
 Programs must not depend on each other, but for what they read behind an atomic operation that acquires and releases.
 All programs that are together do such an operation at once, in their order, and it is kept what it gave each of them
 and what stood by then where anything was written. A program that is run again is given the same, and finds that memory
-there. Other atomic operations are done only when all programs run: no question may hang on what they leave.
+there. Other atomic operations are done only when all programs run: no question may hang on what they leave,
+unless no other program does them where this one does: their scope is then one of them.
 """
 
 from __future__ import annotations
@@ -362,6 +363,11 @@ class WideBuilder(InterpreterBuilder):
     def create_broadcast(self, arg: TensorHandle, shape: Sequence[int]) -> TensorHandle:
         return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *shape)), arg.dtype.scalar)
 
+    def create_gather(self, src: TensorHandle, indices: TensorHandle, axis: int) -> TensorHandle:
+        programs = max(len(src.data), len(indices.data))
+        wide = (np.broadcast_to(handle.data, (programs, *handle.data.shape[1:])) for handle in (src, indices))
+        return TensorHandle(np.take_along_axis(*wide, axis=axis + 1), src.dtype.scalar)
+
     def create_masked_load(self, ptrs: TensorHandle, mask: Any, other: Any, *policy: Any) -> TensorHandle:
         there = _spread(mask, ptrs)
         if not any(_recorders):
@@ -388,12 +394,14 @@ class WideBuilder(InterpreterBuilder):
     ) -> TensorHandle:
         given, there = _spread(value, ptr), _spread(mask, ptr)
         meets = order == ir.MEM_SEMANTIC.ACQUIRE_RELEASE
-        if any(_recorders):  # a function that is recorded runs again, for all programs
+        is_own = scope == ir.MEM_SYNC_SCOPE.CTA
+        if any(_recorders) and not is_own:  # a function that is recorded runs again, for all programs
             before = InterpreterBuilder.create_masked_load(self, ptr, there, given, None, False)
             again = _met.repeat() if meets else None
             return before if again is None else TensorHandle(again.reshape(ptr.data.shape), before.dtype)
         _writes(ptr, there)
-        counted.additions += ptr.data.size if there is None else int(np.count_nonzero(there.data))
+        if not any(_recorders):
+            counted.additions += ptr.data.size if there is None else int(np.count_nonzero(there.data))
         before = InterpreterBuilder.create_atomic_rmw(self, op, ptr, given, there, order, scope)
         if meets:
             _met.keep(before.data)

@@ -177,11 +177,21 @@ FURTHER_MISTAKES = {
     "tokens that weigh something only without the head are not counted": ("support + number)", "support)"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
-SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003)
+SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9000, 9007, 9012, 9023)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
-has no edits but smoothings."""
+has no edits but smoothings, those from 9000 on have a tail-free step."""
 SET_MISTAKES = {
-    "tail-free keeps a rank more": ("passed + 1, number)", "passed + 2, number)"),
+    "tail-free takes its share of what weighs something": ("tl.load(step_ptr + 2), total)", "tl.load(step_ptr + 2), curved)"),
+    "tail-free ends where the share is reached": (
+        "(curved + tl.cumsum(more, 0) > limit)", "(curved + tl.cumsum(more, 0) >= limit)",
+    ),
+    "the last of those that weigh the same stays": ("        last_id -= 1\n", ""),
+    "a tile forgets what is before it": ("tl.where(lanes > 0, last, next_to_last))", "one)"),
+    "no weight stands twice": ("tl.cumsum(is_copy, 0) <= 2", "tl.cumsum(is_copy, 0) <= 1"),
+    "what is dealt out anew begins behind its first": (
+        "word(state_ptr, WINDOW_LOW).to(tl.int32)", "word(state_ptr, WINDOW_LOW).to(tl.int32) + 1",
+    ),
+    "segments are not as long as they become": ("        shift += 1\n", ""),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
     "tokens nearer than the listed ones weigh nothing": ("before + word(state_ptr, UNLISTED), ", "before, "),
     "levels end where they do at the earliest": ("sure >= goal, far, end)", "most >= goal, far, end)"),

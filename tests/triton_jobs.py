@@ -28,6 +28,7 @@ from tirage.operators.p_less import P_LESS
 from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
+from tirage.operators.tfs import TFS
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
@@ -58,6 +59,8 @@ APART = 5000
 """Jobs from that number on have a threshold far below the cut behind it: see `apart_job`."""
 LEVELED = 6000
 """Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
+CURVED = 9000
+"""Jobs of sets from that number on have a tail-free step: see `curved_job`."""
 UNEDITED = 8000
 """Jobs of sets from that number on have no mask, and no edit but a smoothing."""
 FEW_REMOVED, SHARPER = 6000, 6500
@@ -121,6 +124,8 @@ def set_job(number: int, rows: int) -> Job:
     """One random order of all filters, with other operands, edits and a mask in each row."""
     if LEVELED <= number < UNEDITED:
         return leveled_job(number, rows)
+    if number >= CURVED:
+        return curved_job(number, rows)
     r = np.random.default_rng(number)
     size, program = SIZES[number % len(SIZES)], random_filters(r, plan.SETS, most=MOST_FILTERS)
     # It gives new weights and takes no token away: nothing may follow.
@@ -331,6 +336,56 @@ def _share_at_level(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Ge
     reached = np.cumsum(row.w()[first])
     share = (int(reached[r.integers(reached.size)]) << 32) // int(reached[-1]) + int(r.integers(-1, 2))
     return min(max(share, 1), (1 << 32) - 1)
+
+
+def curved_job(number: int, rows: int) -> Job:
+    """A tail-free step, mostly of the whole row, whose share of the curvature is mostly that up to one rank, or less.
+
+    Another filter may stand before it, and one behind.
+    """
+    r, size = np.random.default_rng(number), (*SIZES, 700, 1500)[number % 25]
+    kept = set(plan.SETS) - {ADAPTIVE_P, TFS}
+    before = [] if r.random() < 0.5 else [(int(op), *FILTERS[op](r)) for op in FILTERS if op in kept]
+    before = [before[int(r.integers(len(before)))]] if before else []
+    behind = random_filters(r, kept, most=1) if r.random() < 0.3 else []
+    logits, programs = shaped_logits(r, rows, size, number), []
+    for row in logits:
+        if r.random() < 0.6:
+            row[:] = torch.from_numpy(_clustered(r, size)).to(row.dtype)
+        begun = [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
+        begun += varied(before, r, options=True)
+        share, scale = FILTERS[TFS](r)
+        if r.random() < 0.8:
+            share, scale = _share_at_rank(as_logits(row[None])[0].numpy(), begun, r) or share, 32
+        programs.append([*begun, (int(TFS), share, scale), *varied(behind, r, options=True)])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=TILES[number % 7 % len(TILES)])
+
+
+def _clustered(r: np.random.Generator, size: int) -> NDArray[np.float32]:
+    """Logits [size] most of which are near each other, at one place or a few, or lie on a grid, or fall off evenly."""
+    n, kind = r.standard_normal(size), int(r.integers(6))
+    few = r.choice(r.standard_normal(4) * r.choice([0.1, 3.0]), size)
+    x = (few, few + n * 10.0 ** -r.integers(2, 8), np.round(n * 8) / 8, -30 * r.random(size))[min(kind, 3)]
+    if kind == 4:
+        x = -(10.0 ** (-7 * r.random(size)))
+    elif kind == 5:
+        x = np.where(r.random(size) < 0.5, 0.25, n)
+    if r.random() < 0.3:
+        x[r.random(size) < 0.1] = r.choice([-np.inf, -25.0, -28.0, -100.0])
+    return x.astype(np.float32)
+
+
+def _share_at_rank(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> int:
+    """What share of the curvature, in 2^-32, the weights up to a random rank have, or a little less or more; 0 where no
+    token can be drawn or there is none."""
+    given = distribution.request_of(x[None], rows_of([begun], r), 0)
+    with np.errstate(all="ignore"):
+        row = given.run(coin=False)
+    if row.status or row.ids.size < 3:
+        return 0
+    reached = np.cumsum(np.abs(np.diff(row.w()[row.ranked()].astype(np.int64), n=2)))
+    share = -(-(int(r.choice(reached)) << 32) // max(int(reached[-1]), 1)) + int(r.integers(-1, 2))
+    return min(max(share, 0), (1 << 32) - 1)
 
 
 def _operands_at(x: np.ndarray, begun: list[tuple[int, ...]], op: Operation, r: np.random.Generator) -> tuple[int, ...]:

@@ -53,6 +53,9 @@ steps."""
 
 FEW = 4096
 """Tokens that are listed and summed sooner than a whole row is."""
+ORDERS, APART = 2, 4
+"""What is added to the planes that rows need where some of them have a tail-free step: room for its counters, and a
+plane where other steps may list tokens before it."""
 REWRITES = 8
 """What is added to the planes that rows need where some of them smooth their logits, which are then changed."""
 DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
@@ -138,12 +141,15 @@ class DrawPlan:
 def planes_of(ops: NDArray[np.int64]) -> int:
     """How many numbers for each token rows of `ops` [B, S] need that are drawn as a set: 0 where there are none.
 
-    One for its list, one more with XTC, for what can be drawn without it, two more to put all tokens in order; and
-    `REWRITES`.
+    One for its list, and one more with XTC, for what can be drawn without it. Bits of what is above one: 1 is that of
+    XTC, `ORDERS` of rows that need room to put tokens in order, `APART` of one more where others are listed by then,
+    and `REWRITES`.
     """
     if not len(ops):
         return 0
-    planes = 1 + bool(np.isin(ops, _COINS).any()) + 2 * bool((ops == TFS).any())
+    is_cut = (ops >= FIRST_FILTER) & ~np.isin(ops, (TEMPERATURE, *DYNAMIC))
+    is_apart = (ops == TFS) & (np.cumsum(is_cut, axis=1) > 1)
+    planes = 1 + bool(np.isin(ops, _COINS).any()) + ORDERS * bool((ops == TFS).any()) + APART * bool(is_apart.any())
     return planes + REWRITES * bool((ops == SMOOTH).any())
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tirage.backends.groups import Ids, ranges, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.plan import HEADER, REWRITES, SETS, SUMS, DrawPlan, smooths_last
+from tirage.backends.torch.plan import APART, HEADER, ORDERS, REWRITES, SETS, SUMS, DrawPlan, smooths_last
 from tirage.backends.torch.rule import integers
 from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
@@ -133,6 +133,7 @@ class Workspace:
     filters: bool
     sums: bool
     planes: int
+    buckets: int
     ends: Tensor
     row: Tensor
     bins: Tensor
@@ -168,7 +169,8 @@ class Workspace:
             draws=draws,
             filters=filters,
             sums=sums,
-            planes=planes & ~REWRITES,
+            planes=1 + (planes - 1 & 1) + bool(planes - 1 & APART) if planes else 0,
+            buckets=2 * tile + kernels.ROOM if planes and planes - 1 & ORDERS else 0,
             ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
             bins=bins,
@@ -193,8 +195,9 @@ class Workspace:
         return self.ends, self.row, self.status, self.bins, self.added, self.length
 
     def as_sets(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """What rows that are drawn as sets write: int32 [B, planes * V + FEW], and int64 [B, WORDS]."""
-        planes = torch.empty(self.rows, self.planes * self.size + kernels.FEW, dtype=torch.int32, device=device)
+        """What rows that are drawn as sets write: int32 [B, planes * V + FEW + buckets], and int64 [B, WORDS]."""
+        width = self.planes * self.size + kernels.FEW + self.buckets
+        planes = torch.empty(self.rows, width, dtype=torch.int32, device=device)
         return planes, torch.empty(self.rows, kernels.WORDS, dtype=torch.int64, device=device)
 
     @property
@@ -278,7 +281,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     if work.planes:
         _GENERAL[b,](
             *(*passed, *work.as_sets(device), *beside.tables(meta, work.length), *found, *shape, steps, work.planes),
-            *(beside.tells, beside.spares),
+            *(work.buckets, beside.tells, beside.spares),
             LONG=2 * work.tile,
             **sizes,
             **WIDE,

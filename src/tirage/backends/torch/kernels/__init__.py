@@ -13,7 +13,8 @@ twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes t
 change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report logprobs.
 A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others or with tokens that it
 spares, several temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place
-of `resolve`, reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`).
+of `resolve`, reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`,
+`curvature`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is
 after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
@@ -23,6 +24,7 @@ around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-
 
 from tirage.backends.torch.kernels.advance import append
 from tirage.backends.torch.kernels.bounds import bound
+from tirage.backends.torch.kernels.curvature import ROOM
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
 from tirage.backends.torch.kernels.general import CHANCES, STATES, general
@@ -43,6 +45,7 @@ __all__ = [
     "FILTERS",
     "HEADER",
     "PLANES",
+    "ROOM",
     "ROW",
     "STATES",
     "WORDS",

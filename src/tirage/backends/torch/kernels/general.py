@@ -95,21 +95,22 @@ _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
 # fmt: off
-@triton.jit(do_not_specialize=(*VARYING, "planes", "tells", "spares"))
+@triton.jit(do_not_specialize=(*VARYING, "planes", "buckets", "tells", "spares"))
 def general(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
     state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks,
-    steps, planes, tells, spares,
+    steps, planes, buckets, tells, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
-    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, and room for few ids.
+    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, room for few ids, and for some
+    `buckets`, among which tail-free deals tokens out.
 
     `tells` is 0 or what is told of rows, `CHANCES` or `STATES`; `spares` how many words of a slot say which tokens XTC
     never removes.
     """
     row = tl.program_id(0).to(tl.int64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
-        own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW)
+        own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
         spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
         spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
         token, lp, support = draw_set(
@@ -244,7 +245,7 @@ def run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, is_excluding, size, steps, p
             remember(state_ptr, s)
         if ((is_excluding == 0) | (word(state_ptr, RESUMED) <= s)) & (word(state_ptr, IS_SAME) == 0):
             run_step(
-                x_ptr, list_ptr, (planes - 2) * size, planes * size, state_ptr, step_ptr, is_excluding, size, TILE
+                x_ptr, list_ptr, (planes - 1) * size, planes * size, state_ptr, step_ptr, is_excluding, size, TILE
             )
     if (word(state_ptr, TARGET) >= 0) & (word(state_ptr, IS_SAME) == 0):
         reweigh(x_ptr, list_ptr, state_ptr, size, TILE)

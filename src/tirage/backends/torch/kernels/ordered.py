@@ -1,7 +1,6 @@
-"""The tokens of a set in the order of every cut (S-W3): the first ones, or all of them, put in order by counting.
+"""The first tokens of a set in the order of every cut (S-W3), by comparing them with each other.
 
-What a rule of ranks says follows here: the prefix of top-h, of tail-free sampling and of Mirostat 1. Nothing is
-compared with each other but the first tokens. SPEC.md rules S-O7, S-O13, S-O14.
+What a rule of ranks says follows here: the prefix of top-h and of Mirostat 1. SPEC.md rules S-O7, S-O14.
 """
 
 from __future__ import annotations
@@ -10,22 +9,11 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exclusion import point_of
-from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, key_of, log2_fixed
+from tirage.backends.torch.kernels.rule import NO_ID, key_of, log2_fixed
 from tirage.backends.torch.kernels.sets import (
     FEW,
-    IS_LISTED,
-    LOW_KEY,
-    MASSES,
-    NEVER,
     NUMBER,
-    SEGMENTS,
-    TOP_KEY,
-    begin_segment,
-    length_of,
     scales_of,
-    segments_of,
-    shift_of,
-    tokens_at,
     weights_at,
     word,
 )
@@ -161,128 +149,4 @@ def zipf_prefix(x_ptr, few_ptr, state_ptr, number, mu, size):
     found = tl.where(log2_k >= 21 * _OCTAVE, count, found)
     found = tl.where((rest < 0) | (times < 0), 1, found)
     return tl.where(slope <= 0, count, found)
-
-
-# --- all tokens in order ----------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def move(x_ptr, from_ptr, to_ptr, number, high, shift, one, two, three, TILE: tl.constexpr):
-    """Puts the ids in the order of two bits of their keys' distances from `high`; equal ones stay in their order.
-
-    Ids with the bits 1, 2 and 3 begin at `one`, `two` and `three`. Gives where those begin for the next two bits.
-    """
-    PART: tl.constexpr = TILE // 4
-    zero = tl.full((), 0, tl.int64)
-    next_one, next_two, next_three = zero, zero, zero
-    for start in range(0, number, TILE):
-        for part in range(0, TILE, PART):
-            at = start + part + tl.arange(0, PART)
-            there = at < number
-            ids = tl.load(from_ptr + at, mask=there, other=0)
-            key = key_of(tl.load(x_ptr + ids, mask=there, other=float("-inf")))
-            away = (high - key.to(tl.int64)) >> shift
-            field = (away & 3) * _COUNT_BITS
-            # Four counts of 16 bits in one number.
-            each = there.to(tl.int64) << field
-            place = ((tl.cumsum(each, 0) >> field) & _COUNT) - 1
-            begin = tl.where(field == 0, zero, tl.where(field == _COUNT_BITS, one, two))
-            begin = tl.where(field == 3 * _COUNT_BITS, three, begin)
-            tl.store(to_ptr + begin + place, ids, mask=there)
-            found = tl.sum(each, 0)
-            zero += found & _COUNT  # pyright: ignore[reportOperatorIssue]
-            one += (found >> _COUNT_BITS) & _COUNT  # pyright: ignore[reportOperatorIssue]
-            two += (found >> (2 * _COUNT_BITS)) & _COUNT  # pyright: ignore[reportOperatorIssue]
-            three += (found >> (3 * _COUNT_BITS)) & _COUNT  # pyright: ignore[reportOperatorIssue]
-            after = tl.sum(there.to(tl.int64) << (((away >> 2) & 3) * _COUNT_BITS), 0)
-            next_one += after & _COUNT  # pyright: ignore[reportOperatorIssue]
-            next_two += (after >> _COUNT_BITS) & _COUNT  # pyright: ignore[reportOperatorIssue]
-            next_three += (after >> (2 * _COUNT_BITS)) & _COUNT  # pyright: ignore[reportOperatorIssue]
-    tl.debug_barrier()
-    return next_one, next_one + next_two, next_one + next_two + next_three
-
-
-@triton.jit
-def begins(x_ptr, list_ptr, state_ptr, high, size, TILE: tl.constexpr):
-    """Where ids of the set with the lowest two bits 1, 2 and 3 begin."""
-    PART: tl.constexpr = TILE // 4
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    one, two, three = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
-    for start in range(0, length, TILE):
-        for part in range(0, TILE, PART):
-            _ids, _x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            there, bits = key > NEG_INF, (high - key.to(tl.int64)) & 3
-            one += tl.sum((there & (bits < 1)).to(tl.int64), 0)
-            two += tl.sum((there & (bits < 2)).to(tl.int64), 0)
-            three += tl.sum((there & (bits < 3)).to(tl.int64), 0)
-    return one, two, three
-
-
-@triton.jit
-def put_in_order(x_ptr, list_ptr, state_ptr, planes_at, size, TILE: tl.constexpr):
-    """Where the ids of the listed set lie in order, int64: in the first or the second of two planes."""
-    number, high = word(state_ptr, NUMBER).to(tl.int32), word(state_ptr, TOP_KEY)
-    one, two, three = begins(x_ptr, list_ptr, state_ptr, high, size, TILE)
-    bits = (log2_fixed((tl.maximum(high - word(state_ptr, LOW_KEY), 1)).to(tl.uint64)) >> 23) + 1
-    turns = ((bits + 1) // 2).to(tl.int32)
-    from_at, to_at, shift = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64) + planes_at, tl.full((), 0, tl.int64)
-    for _ in range(turns):
-        one, two, three = move(
-            x_ptr, list_ptr + from_at, list_ptr + to_at, number, high, shift, one, two, three, TILE
-        )
-        from_at = to_at
-        to_at = 2 * planes_at + size - to_at
-        shift += 2
-    return from_at
-
-
-@triton.jit
-def curvature_at(x_ptr, order_ptr, state_ptr, start, number, PART: tl.constexpr):
-    """How much the weights bend at ranks from `start` on, int64 [PART]; 0 beyond the last but one."""
-    at = start + tl.arange(0, PART)
-    m, c, trimmed, left = scales_of(state_ptr)
-    found = (at * 0).to(tl.int64)
-    for ahead in tl.static_range(3):  # pyright: ignore[reportGeneralTypeIssues]
-        ids = tl.load(order_ptr + at + ahead, mask=at + 2 < number, other=NO_ID)
-        x = tl.load(x_ptr + ids, mask=at + 2 < number, other=float("-inf"))
-        _, w = weights_at(ids, x, key_of(x), m, c, trimmed, left)
-        found += w * (1 - 3 * (ahead % 2))
-    return tl.abs(found)
-
-
-@triton.jit
-def tail_free_prefix(x_ptr, order_ptr, state_ptr, e, s, TILE: tl.constexpr):
-    """How many of the tokens in order stay, before more than E / 2^s of the curvature is passed."""
-    PART: tl.constexpr = TILE // 4
-    number = word(state_ptr, NUMBER).to(tl.int32)
-    each, shift = (tl.arange(0, PART) * 0).to(tl.int64), shift_of(number, TILE)
-    for start in range(0, number, TILE):
-        begin_segment(state_ptr, start // TILE, shift, tl.sum(each, 0), start)
-        for part in range(0, TILE, PART):
-            each += curvature_at(x_ptr, order_ptr, state_ptr, start + part, number, PART)
-    total = tl.sum(each, 0)
-    limit = floor_of_share(e, s, total)
-    tl.debug_barrier()
-    # All ranks of the segments before stay that in which the limit is passed.
-    lanes = tl.arange(0, SEGMENTS)
-    sums = tl.load(state_ptr + MASSES + lanes, mask=lanes < segments_of(number, TILE), other=NEVER)
-    first = (tl.sum((sums <= limit).to(tl.int32), 0) - 1) * (TILE << shift)  # pyright: ignore[reportOperatorIssue]
-    reached, passed = tl.max(tl.where(sums <= limit, sums, 0), 0), first
-    for start in range(0, tl.minimum(TILE << shift, number - first), TILE):
-        for part in range(0, TILE, PART):
-            more = curvature_at(x_ptr, order_ptr, state_ptr, first + start + part, number, PART)
-            ranks = first + start + part + tl.arange(0, PART)
-            inside = (reached + tl.cumsum(more, 0) <= limit) & (ranks + 2 < number)
-            passed += tl.sum(inside.to(tl.int32), 0)
-            reached += tl.sum(more, 0)  # pyright: ignore[reportOperatorIssue]
-    return tl.where(total > 0, passed + 1, number)  # pyright: ignore[reportOperatorIssue]
-
-
-@triton.jit
-def floor_of_share(e, s, total):
-    """floor(E * W / 2^s) of integers E < 2^32 and W < 2^60: int64."""
-    part, w, by = e.to(tl.uint64), total.to(tl.uint64), tl.minimum(s, 127).to(tl.uint64)
-    high, low = tl.umulhi(part, w), part * w
-    near, far = tl.maximum(tl.minimum(by, 63), 1), tl.maximum(by, 64) - 64
-    return tl.where(by < 64, (high << (64 - near)) | (low >> near), high >> far).to(tl.int64)
 # fmt: on

@@ -8,13 +8,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.curvature import cut_tail
 from tirage.backends.torch.kernels.entropy import factor_at, is_dynamic, scaled
 from tirage.backends.torch.kernels.layout import PROGRAM, constant
 from tirage.backends.torch.kernels.ordered import (
     entropy_prefix,
-    put_in_order,
     rank_first,
-    tail_free_prefix,
     zipf_prefix,
 )
 from tirage.backends.torch.kernels.rule import (
@@ -171,7 +170,7 @@ def is_joint(meta_ptr, steps):
 
 # fmt: off
 @triton.jit
-def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, size, TILE: tl.constexpr):
+def run_step(x_ptr, list_ptr, order_at, few_at, state_ptr, step_ptr, is_on, size, TILE: tl.constexpr):
     """One step on the set; `is_on` says whether XTC removes something.
 
     Every loop over tokens stands once in all that is called here: kernels are compiled where they are used.
@@ -196,7 +195,7 @@ def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, siz
             put(state_ptr, REMOVED, tl.minimum(removed, tl.load(step_ptr + 1) - number))
             tl.debug_barrier()
         else:
-            cut_set(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE)
+            cut_set(x_ptr, list_ptr, order_at, few_at, state_ptr, op, step_ptr, size, TILE)
     elif (op == _TEMPERATURE) | is_dynamic(op):
         change_temperature(state_ptr, op, step_ptr)
     elif op == _ADAPTIVE_P:
@@ -209,7 +208,8 @@ def run_step(x_ptr, list_ptr, planes_at, few_at, state_ptr, step_ptr, is_on, siz
 @triton.jit
 def needs_sums(op):
     """Whether a step that removes tokens follows from the mass of the set, or more sums of it."""
-    return (op != _GREEDY) & (op != _TOP_K) & (op != _MIN_P) & (op != _MIN_P_LOGIT) & (is_by_rank(op) == 0)
+    is_by_key = (op == _GREEDY) | (op == _TOP_K) | (op == _MIN_P) | (op == _MIN_P_LOGIT)
+    return (is_by_key | is_by_rank(op) | (op == _TFS)) == 0
 
 
 @triton.jit
@@ -217,13 +217,13 @@ def needs_number(op, step_ptr, size):
     """Whether a step needs to know how many tokens its set has, and its search does not count them."""
     keeps_ties = (op == _TOP_K) & (tl.load(step_ptr + 2) > 0)
     is_one = ((op == _TOP_K) | is_by_rank(op)) & (size < 2)
-    return keeps_ties | is_one | (op == _TFS) | (floor_of(step_ptr) > 1)
+    return keeps_ties | is_one | (floor_of(step_ptr) > 1)
 
 
 @triton.jit
 def is_by_rank(op):
     """Whether a step keeps a number of the first tokens that follows from their weights in order."""
-    return (op == _TOP_H) | (op == _MIROSTAT) | (op == _TFS)
+    return (op == _TOP_H) | (op == _MIROSTAT)
 
 
 @triton.jit
@@ -250,16 +250,13 @@ def change_temperature(state_ptr, op, step_ptr):
 def thresholds_of(state_ptr, op, step_ptr):
     """(least weight, greatest exponent or distance, least key) of which a token that a step keeps has one.
 
-    The largest logit stays. A step that is no threshold keeps nothing by weight or exponent here, and tail-free, which
-    lists its set first, all of it.
+    The largest logit stays. A step that is no threshold keeps nothing by weight or exponent here.
     """
     high, zero = word(state_ptr, TOP_KEY).to(tl.int32), tl.full((), 0, tl.int64)
     m, c, _, _ = scales_of(state_ptr)
     total, largest = word(state_ptr, SUMS_AT + 1), word(state_ptr, LARGEST)
     least, limit, key = zero + NEVER, zero - 1, high
-    if op == _TFS:
-        limit = zero + ALL
-    elif op == _MIN_P:
+    if op == _MIN_P:
         limit = exponent_of(value_of(high), m, c) + tl.load(step_ptr + 1)
     elif op == _MIN_P_LOGIT:
         key = least_by_logit(step_ptr, high)
@@ -307,13 +304,17 @@ def stages_of(op, step_ptr):
 
 
 @triton.jit
-def cut_set(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
+def cut_set(x_ptr, list_ptr, order_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
     """Lists what a step keeps of the set.
 
     There are two turns where the first says which tokens the second keeps: where the step leaves a least number of
     tokens, or a number that follows from the first tokens.
     """
     begin_cut(state_ptr, op, step_ptr)
+    if op == _TFS:
+        # Until something is listed, the room of the list is free.
+        order_ptr = list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, order_at, 0)
+        cut_tail(x_ptr, list_ptr, order_ptr, list_ptr + few_at + _FEW, state_ptr, step_ptr, size, TILE)
     turns = tl.where(is_by_rank(op) | (word(state_ptr, FLOOR) > 1), 2, 1)
     for turn in range(turns):
         if word(state_ptr, GOAL) > 0:
@@ -331,7 +332,7 @@ def cut_set(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, T
             put(state_ptr, IS_FRESH, word(state_ptr, KEPT) * 0)
         if is_first:
             if is_by_rank(op):
-                keep_prefix(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE)
+                keep_prefix(x_ptr, list_ptr, few_at, state_ptr, op, step_ptr, size)
             else:
                 keep_enough(state_ptr)
     settle(state_ptr, op, step_ptr)
@@ -428,32 +429,24 @@ def keep_enough(state_ptr):
 
 
 @triton.jit
-def keep_prefix(x_ptr, list_ptr, planes_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
-    """Writes how many of the first tokens top-h, Mirostat 1 or tail-free keeps, once the first ones are listed, or all
-    of the set."""
+def keep_prefix(x_ptr, list_ptr, few_at, state_ptr, op, step_ptr, size):
+    """Writes how many of the first tokens top-h or Mirostat 1 keeps, once the first ones are listed."""
     goal, number = tl.full((), 0, tl.int64), word(state_ptr, KEPT).to(tl.int32)
-    at = goal + few_at
-    if op == _TFS:
-        at = put_in_order(x_ptr, list_ptr, state_ptr, planes_at, size, TILE)
-        goal += tail_free_prefix(
-            x_ptr, list_ptr + at, state_ptr, tl.load(step_ptr + 1), tl.load(step_ptr + 2), TILE
-        )
+    if op == _TOP_H:
+        # It keeps none but these: they are the set now.
+        lanes = tl.arange(0, _FEW)
+        tl.store(list_ptr + few_at + lanes, tl.load(list_ptr + lanes, mask=lanes < number, other=0))
+        put(state_ptr, NUMBER, number)
+        put(state_ptr, IS_LISTED, goal + 1)
+        tl.debug_barrier()
+    rank_first(x_ptr, list_ptr + few_at, number)
+    if op == _TOP_H:
+        goal += entropy_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1))
     else:
-        if op == _TOP_H:
-            # It keeps none but these: they are the set now.
-            lanes = tl.arange(0, _FEW)
-            tl.store(list_ptr + few_at + lanes, tl.load(list_ptr + lanes, mask=lanes < number, other=0))
-            put(state_ptr, NUMBER, number)
-            put(state_ptr, IS_LISTED, goal + 1)
-            tl.debug_barrier()
-        rank_first(x_ptr, list_ptr + few_at, number)
-        if op == _TOP_H:
-            goal += entropy_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1))
-        else:
-            goal += zipf_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1), size)
+        goal += zipf_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1), size)
     # The last of them is known, unless Mirostat keeps more than are in order.
     is_known = goal <= number
-    last_id = tl.load(list_ptr + at + goal - 1, mask=is_known, other=0)
+    last_id = tl.load(list_ptr + few_at + goal - 1, mask=is_known, other=0)
     last_key = key_of(tl.load(x_ptr + last_id))
     tl.debug_barrier()
     put(state_ptr, GOAL, tl.where(is_known, 0, goal))
