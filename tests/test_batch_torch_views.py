@@ -200,8 +200,9 @@ def test_views_of_sets_and_mixtures_are_those_of_numpy(
     params: tuple[SamplingParams, ...], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ops, "MOST_LISTED", most)
-    for params in ([each.replace(logprobs_mode=mode) for each in params] for mode in ("sampled", "processed")):
-        assert not same(40 if most else 12, tuple(params))._hosted
+    for mode in ("sampled", "processed"):
+        asked = tuple(each.replace(logprobs_mode=mode) for each in params)
+        assert not same(40 if most else 12, asked)._hosted
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,19 @@ VIEW_MISTAKES = {
     "a rank counts the ties": ("key_of(x) > key_of(drawn)", "key_of(x) >= key_of(drawn)"),
     "infinite logits count": ("tl.where(is_spoiled(key_of(given)), float", "tl.where(given != given, float"),
     "every view is raw": ("    if view == _RAW:\n        given", "    if view != _NONE:\n        given"),
-    "a set has no end": ("tl.where(is_in(key_of(x), ids, last_key, last_id), x,", "tl.where(ids >= 0, x,"),
-    "a set ends with all ties": ("last_key, last_id), x,", "last_key, last_id | 0x7FFFFFFF), x,"),
+    "a set has no end": (
+        "inside = is_in(key, ids, last_key, last_id) &",
+        "inside = (key > NEG_INF) &",
+    ),
+    "a set ends with all ties": ("key, ids, last_key, last_id) &", "key, ids, last_key, last_id | 0x7FFFFFFF) &"),
     "a dynamic temperature is forgotten": (
         "tl.where(given == given, given, tl",
         "tl.where(given == given, given, 0.5 * tl",
     ),
     "named tokens are those of another slot": ("asked_ptr + slot * width,", "asked_ptr + row * width,"),
     "named tokens have a scale of their own": (
-        "viewed_logprob(x, m, inverse_t, total), float",
-        "viewed_logprob(x, m, 1.0, total), float",
+        "view, m, inverse_t, total), float",
+        "view, m, 1.0, total), float",
     ),
     "few tokens can be named": (
         "for begin in range(0, asked, NAMED):",

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.cuts import cut_top_k, cut_top_p, reopened
-from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
+from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled, sum_ties
 from tirage.backends.torch.kernels.exclusion import (
     count_from_head,
     find_head,
@@ -471,9 +471,10 @@ def constant_after(
     found = constant(step_ptr, 1)
     if is_dynamic(op):
         if tl.load(row_ptr + FACTOR) == 0:
-            # Of tokens that are all equal every temperature makes the same.
             if ties < 0:
                 sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
+            else:
+                sum_ties(sums_ptr, ties)
             factor = factor_of(step_ptr, meta_ptr, sums_ptr, size)
             tl.store(row_ptr + FACTOR, factor.to(tl.int32, bitcast=True))
             tl.debug_barrier()
