@@ -19,7 +19,7 @@ pytestmark = [needs_triton, needs_newest_triton]
 
 ROWS, JOBS = 700, 8
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""
-SMALL_JOBS = (1000, 7010, 100_002, 100_003, 100_010, 1006, 100_028, 100_052)
+SMALL_JOBS = (1000, 7010, 100_002, 100_003, 100_010, 1006, 100_028, 100_052, 100_039)
 """Jobs that reach each kind of law: drawn by passes and, from 100,000 on, as sets."""
 MISTAKES = {
     "a set has no beginning": (

@@ -74,7 +74,7 @@ def _law_of(row: RowState, steps: Sequence[Step]) -> dict[int, int]:
     between &= (key < first_key) | ((key == first_key) & (ids >= first_id))
     is_listed = int(between.sum()) > row.ids.size
     trimmed, left = row.trimmed or (-1, 0)
-    basis = first_key if row.greedy else keys(np.float32([row.m]))[0]
+    basis = first_key if row.greedy else keys(np.array([row.m], np.float32))[0]
     law = {
         IS_LISTED: int(is_listed),
         BASIS: int(basis),

@@ -39,18 +39,19 @@ def goes_by_logprob(sums_ptr):
 
 
 @triton.jit
-def shown(x, ids, there, sums_ptr, kept_ptr, law_ptr):
+def shown(edited_ptr, ids, there, sums_ptr, kept_ptr, law_ptr):
     """The logits of tokens, any shape, that a row was drawn from, or their logprobs, which have been written, where
     these order them; -inf for the others."""
     if goes_by_logprob(sums_ptr):
         x = tl.load(law_ptr + ids, mask=there, other=float("-inf"))
     else:
+        x = tl.load(edited_ptr + ids, mask=there, other=float("-inf"))
         x = tl.where(is_kept(key_of(x), ids, sums_ptr + LAWS, kept_ptr, 1), x, float("-inf"))
     return x
 
 
 @triton.jit
-def is_kept(key, ids, law_ptr, kept_ptr, bit: tl.constexpr):
+def is_kept(key, ids, law_ptr, kept_ptr, bit):
     """Whether tokens of these keys and ids, any shape, are in a set, which marks its own with a bit."""
     first_key, first_id = word(law_ptr, FIRST_KEY).to(tl.int32), word(law_ptr, FIRST_ID).to(tl.int32)
     last_key, last_id = word(law_ptr, LAST_KEY).to(tl.int32), word(law_ptr, LAST_ID).to(tl.int32)
@@ -82,13 +83,13 @@ def logprobs_of(x, ids, sums_ptr, kept_ptr):
 
 
 @triton.jit
-def point_in(x, ids, law_ptr, kept_ptr, bit: tl.constexpr):
+def point_in(x, ids, law_ptr, kept_ptr, bit):
     """Probabilities in units of 2^-63, uint64, of tokens, any shape, in a set (S-L4)."""
     return point_of(weights_in(x, ids, law_ptr, kept_ptr, bit), word(law_ptr, MASS))
 
 
 @triton.jit
-def weights_in(x, ids, law_ptr, kept_ptr, bit: tl.constexpr):
+def weights_in(x, ids, law_ptr, kept_ptr, bit):
     """int64 weights of tokens, any shape, in a set; 0 for those that it lacks."""
     key = key_of(x)
     # What is above the logit that weights count from is not in the set.

@@ -45,10 +45,10 @@ def view_at(given_ptr, edited_ptr, sums_ptr, kept_ptr, law_ptr, view, ids, there
     if view == _RAW:
         given = logits_at(given_ptr, ids, there, IS_BFLOAT)
         x = tl.where(is_spoiled(key_of(given)), float("-inf"), given)
+    elif view == _SAMPLED:
+        x = shown(edited_ptr, ids, there, sums_ptr, kept_ptr, law_ptr)
     else:
         x = tl.load(edited_ptr + ids, mask=there, other=float("-inf"))
-        if view == _SAMPLED:
-            x = shown(x, ids, there, sums_ptr, kept_ptr, law_ptr)
     return x
 
 
@@ -104,9 +104,10 @@ def view_ends(
         kept_ptr, law_ptr = kept_ptr + row * keeps, law_ptr + row * size
         if is_ordered_by_logprob(sums_ptr, view):
             x = tl.load(edited_ptr + ids, mask=ids < size, other=float("-inf"))
-            tl.store(law_ptr + ids, logprobs_of(x, ids, sums_ptr, kept_ptr), mask=ids < size)
-            tl.debug_barrier()
-        x = view_at(given_ptr, edited_ptr, sums_ptr, kept_ptr, law_ptr, view, ids, ids < size, IS_BFLOAT)
+            x = logprobs_of(x, ids, sums_ptr, kept_ptr)
+            tl.store(law_ptr + ids, x, mask=ids < size)
+        else:
+            x = view_at(given_ptr, edited_ptr, sums_ptr, kept_ptr, law_ptr, view, ids, ids < size, IS_BFLOAT)
         tl.store(ends_ptr + row * blocks + block, tl.max(order_of(key_of(x), ids), 0))
 
 
