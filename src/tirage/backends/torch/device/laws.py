@@ -113,7 +113,8 @@ def _points(w: Tensor, total: Tensor) -> Tensor:
         rest <<= 1
         fits = rest >= total
         rest -= fits * total
-        found = (found << 1) | fits
+        found <<= 1
+        found |= fits
     return found.masked_fill(w == total, -(1 << 63))
 
 
@@ -127,10 +128,13 @@ def _log2(n: Tensor) -> Tensor:
     z = torch.where(e <= 31, n << (31 - e).clamp(min=0), n >> (e - 31).clamp(min=0))
     out = torch.zeros_like(n)
     for _ in range(23):
-        z = ((z * z) >> 31) & _MASK33
+        z *= z
+        z >>= 31
+        z &= _MASK33
         carry = z >> 32
         z >>= carry
-        out = (out << 1) | carry
+        out <<= 1
+        out |= carry
     return ((e << 23) | out).masked_fill(n < 0, _POINT << 23)
 
 
