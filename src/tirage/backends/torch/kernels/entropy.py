@@ -49,8 +49,11 @@ def entropy_fraction(mean, mass, number, e, s):
 @triton.jit
 def sum_ties(sums_ptr, ties):
     """Writes the sums of a set of tokens that are all equal. Every temperature draws the same of them, but is told."""
-    number, at = ties.to(tl.int64), tl.arange(0, 4)
-    tl.store(sums_ptr + at, tl.where(at == 0, number, tl.where(at == 1, number << 40, 0)))
+    number = ties.to(tl.int64)
+    tl.store(sums_ptr, number)
+    tl.store(sums_ptr + 1, number << 40)
+    tl.store(sums_ptr + 2, number * 0)
+    tl.store(sums_ptr + 3, number * 0)
     tl.debug_barrier()
 
 
