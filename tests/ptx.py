@@ -28,6 +28,9 @@ _TYPES = (
         "tells": "i32",
         "spares": "i32",
         "spared_ptr": "*i32",
+        "scale_ptr": "*fp32",
+        "kept_ptr": "*u8",
+        "law_ptr": "*fp32",
     }
 )
 _SLOTS = (
@@ -90,7 +93,7 @@ def compiled(kernel: Any, *, fusion: bool = False) -> str:
 def as_launched(name: str, capability: int) -> str:
     """The PTX of one of our kernels with the sizes and options of a launch over 128,000 logits."""
     options: dict[str, Any] = triton_launch.EXACT
-    if name in ("measure", "measure_slots"):
+    if name in ("measure", "measure_slots", "view_ends"):
         options = triton_launch.FIRST
     if name in ("bound", "resolve", "general", "edit"):
         options = triton_launch.WIDE

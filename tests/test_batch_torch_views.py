@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,15 @@ from steady_steps import counted
 
 import tirage
 from tirage import Batch, ParamsError, SamplingParams, Status
+from tirage.backends.torch import told
 from tirage.backends.torch.device import ops, report
 from tirage.backends.torch.device.rows import DeviceRows
 from tirage.backends.torch.log_op import log_mass
-from tirage.backends.torch.plan import REWRITES
+from tirage.backends.torch.plan import LAW, LAWS, REWRITES
 from tirage.batch.torch import TorchBatch
 from tirage.exact import logs
+from tirage.exact.keys import POS_INF_KEY
+from tirage.semantics import PRESETS
 
 V, CAPACITY = 40, 9
 ASKED = (
@@ -72,6 +76,37 @@ AS_SETS = (
     SamplingParams(top_n_sigma=1.5, dynatemp_range=0.5, typical_p=0.8, min_keep=4, semantics="llamacpp"),
 )
 """What the kernels draw as sets, beside a row that they do not; with smoothing, whose logits are told."""
+LLAMA: Any = {"semantics": "llamacpp"}
+_STAGES = [stage for stage in PRESETS["canonical"].stages if stage not in ("top_p", "adaptive_p")]
+TRUNCATED = replace(PRESETS["canonical"], name="cut last", stages=(*_STAGES, "top_p"), top_p_rule="truncated")
+DRAWN_AS_SETS = (
+    SamplingParams(typical_p=0.6, temperature=0.8, logprobs=6),
+    SamplingParams(typical_p=0.4, top_k=9, logprobs=V, semantics="llamacpp", min_keep=3),
+    SamplingParams(top_h=0.6, temperature=1.5, logprobs=9, logprob_token_ids=range(V)),
+    SamplingParams(temperature=1.2, tfs=0.8, logprobs=5),
+    SamplingParams(mirostat=2, logprobs=4, mirostat_tau=2.0),
+    SamplingParams(mirostat=1, logprobs=4, mirostat_tau=3.0, semantics="llamacpp"),
+    SamplingParams(temperature=0, typical_p=0.5, logprobs=2),
+    SamplingParams(typical_p=0.9, logprob_token_ids=range(V), frequency_penalty=0.5),
+)
+"""What is told of sets that need not be prefixes."""
+MIXED = (
+    SamplingParams(xtc_probability=0.5, xtc_threshold=0.05, logprobs=7, logprob_token_ids=range(V)),
+    SamplingParams(xtc_probability=1.0, xtc_threshold=0.03, top_p=0.9, temperature=0.7, logprobs=V),
+    SamplingParams(xtc_probability=0.3, xtc_threshold=0.05, logprobs=5, temperature=0.6, **LLAMA),
+    SamplingParams(xtc_probability=0.7, xtc_threshold=0.03, xtc_protected_ids=[*range(0, V, 3)], logprobs=8),
+    SamplingParams(typical_p=0.8, xtc_probability=0.4, xtc_threshold=0.04, logprobs=V, min_keep=2, **LLAMA),
+    SamplingParams(adaptive_target=0.2, logprobs=9, logprob_token_ids=range(V), **LLAMA),
+    SamplingParams(adaptive_target=0.4, xtc_probability=0.5, xtc_threshold=0.05, min_p=0.02, logprobs=V, **LLAMA),
+    SamplingParams(adaptive_target=0.1, typical_p=0.8, temperature=1.4, logprobs=3, **LLAMA),
+)
+"""What is told of mixtures, and of adaptive-p: tokens are in the order of their logprobs."""
+CUT = (
+    SamplingParams(top_p=0.9, semantics="fastdeploy-base", logprobs=V),
+    SamplingParams(top_p=0.6, temperature=0.7, semantics="fastdeploy-base", logprob_token_ids=range(V)),
+    SamplingParams(top_p=0.5, typical_p=0.9, semantics=TRUNCATED, logprobs=V),
+)
+"""What is told where a top-p cuts a weight."""
 HOSTED = (
     SamplingParams(typical_p=0.7, return_kept=True),
     SamplingParams(typical_p=0.7, logprobs=7, return_kept=True),
@@ -157,6 +192,45 @@ def test_views_of_what_was_drawn_from_are_those_of_numpy() -> None:
     asked = tuple(each.replace(logprobs_mode="sampled") for each in OF_DRAWS)
     for params in (asked[:8], (*asked[:2], *ASKED[:2], AS_SETS[0], *asked[6:])):
         assert not same(40, params)._hosted
+
+
+@pytest.mark.parametrize("most", [64, 0])
+@pytest.mark.parametrize("params", [DRAWN_AS_SETS, MIXED, CUT, (*MIXED[:3], *DRAWN_AS_SETS[:2], CUT[0], ASKED[0])])
+def test_views_of_sets_and_mixtures_are_those_of_numpy(
+    params: tuple[SamplingParams, ...], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "MOST_LISTED", most)
+    for mode in ("sampled", "processed"):
+        asked = tuple(each.replace(logprobs_mode=mode) for each in params)
+        assert not same(40 if most else 12, asked)._hosted
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "params"),
+    [
+        (told.IS_LISTED, 0, MIXED),
+        (told.LEFT, 1, CUT),
+        (told.TRIMMED, -1, CUT),
+        (told.SHARE, -1, MIXED),
+        (told.TARGET, -1, MIXED),
+        (told.BASIS, 0, DRAWN_AS_SETS),
+        (told.FIRST_KEY, POS_INF_KEY, DRAWN_AS_SETS),
+        (told.TOTAL, 1 << 40, DRAWN_AS_SETS),
+    ],
+)
+def test_each_number_of_a_law_is_told(
+    at: int, number: int, params: tuple[SamplingParams, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = ops.tell_sets
+
+    def wrong(sets: torch.Tensor, *rest: Any) -> None:
+        right(sets, *rest)
+        for begin in (LAWS, LAWS + LAW) if at != told.SHARE else (0,):
+            sets[:, begin + at] = int(number)
+
+    monkeypatch.setattr(ops, "tell_sets", wrong)
+    with pytest.raises(AssertionError):
+        same(25, tuple(each.replace(logprobs_mode="sampled") for each in params))
 
 
 def test_processed_views_of_a_dynamic_temperature_are_those_of_numpy() -> None:
@@ -278,21 +352,6 @@ def test_a_row_without_a_token_reports_none() -> None:
     assert drawn.status.tolist() == [Status.no_allowed_token]
     assert np.isnan(drawn.top_logprobs.numpy()).all()
     assert drawn.top_token_ids.tolist() == expected.top_token_ids.tolist()
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"xtc_probability": 0.5, "xtc_threshold": 0.1},
-        {"typical_p": 0.9},
-        {"top_p": 0.9, "semantics": "fastdeploy-base"},
-        {"typical_p": 0.9, "logprob_token_ids": [1]},
-    ],
-)
-def test_what_is_read_of_a_mixture_or_of_a_cut_weight_needs_the_host(asked: dict[str, Any]) -> None:
-    params = SamplingParams(logprobs=1, logprobs_mode="sampled", **asked)
-    there = same(12, (params, ASKED[0]))
-    assert there._hosted == {0}
 
 
 @pytest.mark.parametrize("asked", [(*ASKED, ASKED[0]), NAMED])

@@ -59,16 +59,19 @@ VIEW_MISTAKES = {
     "a rank counts the ties": ("key_of(x) > key_of(drawn)", "key_of(x) >= key_of(drawn)"),
     "infinite logits count": ("tl.where(is_spoiled(key_of(given)), float", "tl.where(given != given, float"),
     "every view is raw": ("    if view == _RAW:\n        given", "    if view != _NONE:\n        given"),
-    "a set has no end": ("tl.where(is_in(key_of(x), ids, last_key, last_id), x,", "tl.where(ids >= 0, x,"),
-    "a set ends with all ties": ("last_key, last_id), x,", "last_key, last_id | 0x7FFFFFFF), x,"),
+    "a set has no end": (
+        "inside = is_in(key, ids, last_key, last_id) &",
+        "inside = (key > NEG_INF) &",
+    ),
+    "a set ends with all ties": ("key, ids, last_key, last_id) &", "key, ids, last_key, last_id | 0x7FFFFFFF) &"),
     "a dynamic temperature is forgotten": (
         "tl.where(given == given, given, tl",
         "tl.where(given == given, given, 0.5 * tl",
     ),
     "named tokens are those of another slot": ("asked_ptr + slot * width,", "asked_ptr + row * width,"),
     "named tokens have a scale of their own": (
-        "viewed_logprob(x, m, inverse_t, total), float",
-        "viewed_logprob(x, m, 1.0, total), float",
+        "view, m, inverse_t, total), float",
+        "view, m, 1.0, total), float",
     ),
     "few tokens can be named": (
         "for begin in range(0, asked, NAMED):",
@@ -100,7 +103,7 @@ def given(*params: Any) -> tuple[Any, ...]:
     there = batch_of(*params, history_capacity=32).device_rows()
     tables = [there.tables[name].clone() for name in ops.TABLES]
     layout = there.layout
-    flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes)
+    flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes, layout.keeps)
     return logits(3), None, torch.arange(4), there.tables["carry"].clone(), tables, layout.edits, 32, *flags
 
 
@@ -117,9 +120,9 @@ def test_pytorch_finds_nothing_wrong_with_what_is_reported(most: int, asked: int
     named = [SamplingParams(logprobs=3, logprob_token_ids=[at, 9, 3, V - 1], seed=at) for at in range(3)]
     there = batch_of(*named, PLAIN.replace(logprob_token_ids=range(4), logprobs_mode="sampled"), history_capacity=32)
     rows, x, slots = there.device_rows(), logits(3), torch.arange(4)
-    drawn, _, edited, _, sets = rows._drawn(x, None, slots)
+    drawn, _, edited, _, sets, kept = rows._drawn(x, None, slots)
     views = [rows.tables[name].clone() for name in ops.VIEWS]
-    args = (x, edited.clone(), sets, drawn[0], drawn[3], slots, *views, most, asked)
+    args = (x, edited.clone(), sets, kept, drawn[0], drawn[3], slots, *views, most, asked, rows.layout.mixes)
     found = torch.library.opcheck(torch.ops.tirage.report_slots.default, args)
     assert set(found.values()) == {"SUCCESS"}
     shapes = [tuple(each.shape) for each in torch.ops.tirage.report_slots(*args)]
@@ -205,12 +208,14 @@ def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch
             tables = _tables(rows, width)
             x, at = torch.empty(rows, 128_256, device="meta"), torch.empty(rows, dtype=torch.int64, device="meta")
             for copies in (True, False):
-                needs = {"draws": True, "filters": True, "sums": True, "planes": 0}
+                needs = {"draws": True, "filters": True, "sums": True, "planes": 0, "keeps": width > 1}
                 launches.draw(x, None, at, tables, room=width + 1, **needs, copies=copies)
             launches.append(at, at, tables, room=width + 1, size=128_256)
             sets, status = torch.empty(rows, SUMS, dtype=torch.int64, device="meta"), at.to(torch.int8)
             views = [tables[name] for name in ops.VIEWS]
-            launches.report(x, x, sets, at, status, at, views, most=width, asked=width)
+            kept = torch.empty(rows, 128_256 if width > 1 else 0, dtype=torch.uint8, device="meta")
+            wide = {"most": width, "asked": width, "mixes": width > 2}
+            launches.report(x, x, sets, kept, at, status, at, views, **wide)
     names = ("edit", "measure_slots", "append", "view_ends", "view_weigh")
     assert [len(found[name]) for name in names] == [1] * len(names)
 

@@ -420,8 +420,8 @@ class Stepped:
             "draw", lambda: launches.draw(x, words, slots, tables, **options, block=8, tile=16, part=8)
         )
         ok = expected[0][3] == 0
-        # What is told of the sets that rows were drawn from, the last of both, shows in what is reported.
-        for name, one, other in zip(_FOUND, (*expected[0], *expected[1:-1]), (*found[0], *found[1:-1]), strict=True):
+        # What is told of the sets that rows were drawn from, the last two of both, shows in what is reported.
+        for name, one, other in zip(_FOUND, (*expected[0], *expected[1:-2]), (*found[0], *found[1:-2]), strict=True):
             # What becomes of logits that no token comes from is nobody's.
             one, other = (each[ok] if name == "logits" else each for each in (one, other))
             assert _same(one.numpy(), other.numpy()).all(), (name, one, other)
@@ -489,7 +489,7 @@ def pasts(steps: int) -> list[dict[str, int]]:
 
 def views(steps: int) -> list[dict[str, int]]:
     """The same for requests that report logprobs."""
-    from test_batch_torch_views import AS_SETS, NAMED, OF_DRAWS, same
+    from test_batch_torch_views import AS_SETS, CUT, DRAWN_AS_SETS, MIXED, NAMED, OF_DRAWS, same
 
     stepped = Stepped(DTYPES[1:])
     with stepped_by(stepped):
@@ -497,6 +497,8 @@ def views(steps: int) -> list[dict[str, int]]:
         same(4, AS_SETS)
         same(steps, NAMED)
         same(steps, (*(each.replace(logprobs_mode="sampled") for each in OF_DRAWS[:7]), AS_SETS[0], OF_DRAWS[9]))
+        for asked in (DRAWN_AS_SETS, (*MIXED, CUT[2]), (*CUT[:2], *MIXED[:3], OF_DRAWS[0])):
+            same(min(steps, 4), tuple(each.replace(logprobs_mode="sampled") for each in asked))
     return [stepped.counts()]
 
 

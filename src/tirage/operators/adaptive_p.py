@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tirage.exact import numbers
 from tirage.exact.numbers import LOG2E_23
@@ -19,12 +20,18 @@ ONE = 2.0**32
 
 
 def _run(row: RowState, step: Step) -> None:
-    """New weights: a peak at the target, square near it and linear in the tails. Each operation is one of binary64."""
+    """New weights: a peak at the target, square near it and linear in the tails."""
     w = row.w()
     p = w.astype(np.float64) / np.float64(mass(w))
-    distance = np.abs(p - step.a / ONE) * INVERSE_WIDTH
-    q = (10.0 * (distance * distance) / (1.0 + distance) * LOG2E_23).astype(np.int32)
+    q = exponents_of(p, step.a)
     row.chances, row.reweighted = p, weights(q - q.min())
+
+
+def exponents_of(p: NDArray[np.float64], target: int) -> NDArray[np.int32]:
+    """Exponents int32 [n] of shares p [n] by how far they are from a target in 2^-32. Each operation is one of
+    binary64."""
+    distance = np.abs(p - target / ONE) * INVERSE_WIDTH
+    return (10.0 * (distance * distance) / (1.0 + distance) * LOG2E_23).astype(np.int32)
 
 
 ADAPTIVE_P = Operation("ADAPTIVE_P", "target:long", run=_run)

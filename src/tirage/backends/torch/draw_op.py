@@ -12,11 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends.numpy import distribution
 from tirage.backends.numpy.dispatch import draw_rows
-from tirage.backends.torch.plan import LAST_ID, LAST_KEY, SCALE, C, metadata_of
-from tirage.exact import numbers
-from tirage.exact.keys import keys
+from tirage.backends.torch.plan import metadata_of
 
 DrawnRows = tuple[Tensor, Tensor, Tensor, Tensor]
 """(token ids int64, sampled logprobs float32, support sizes int64, status int8), each [B]."""
@@ -84,18 +81,3 @@ def on_host(
     )
     token, logprob, support, status = map(torch.from_numpy, found)
     return token, logprob, support, status
-
-
-def tell_sets(sets: Tensor, x: Tensor, meta: Tensor, which: NDArray[np.intp]) -> None:
-    """Writes into `sets` [B, `plan.SUMS`] what the rows `which` [n] of logits [B, V] on the CPU were drawn from.
-
-    Those rows have a token, and `plan.tells_set` is true of them; `meta` is as `draw` takes it.
-    """
-    rows = metadata_of(meta.numpy())
-    for r in which:
-        row = distribution.outcome(distribution.request_of(x.numpy(), rows, r)).off.row
-        key = keys(row.x[row.ids])
-        sets[r, LAST_KEY], sets[r, LAST_ID] = int(key.min()), int(row.ids[key == key.min()].max())
-        one = np.float32(1)
-        law = (one, one) if row.greedy else (row.c, row.inverse_t)
-        sets[r, C], sets[r, SCALE] = map(numbers.bits, law)

@@ -43,10 +43,10 @@ BINS = 512
 """Lanes of the histogram of a row's logits."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
 """Columns of the header that are read or written outside of the kernels."""
-SUMS = 15
-"""Numbers of a row that the kernels sum up, int64. The last ones tell what a row that passes drew was drawn from, for
-its logprobs (`tells_set`): as bits c and 1 / T of its law, key and id of the last token in it."""
-C, SCALE, LAST_KEY, LAST_ID = range(SUMS - 4, SUMS)
+LAWS, LAW = 11, 32
+SUMS = LAWS + 2 * LAW + 1
+"""Numbers of a row that the kernels sum up, int64. From `LAWS` on they tell what a row was drawn from, for its
+logprobs: `LAW` numbers of each of two sets, and how often the second is (`told`)."""
 BY_PASSES, GREEDILY, AS_SET = range(3)
 """How a row is drawn: by passes over blocks of it, by its largest logit, or by a thread block of its own that runs any
 steps."""
@@ -156,13 +156,6 @@ def planes_of(ops: NDArray[np.int64]) -> int:
 def joined_planes(one: int, other: int) -> int:
     """The planes that rows of both kinds need."""
     return 1 + (one - 1 | other - 1) if one and other else one or other
-
-
-def tells_set(rows: SamplingMetadata) -> NDArray[np.bool_]:
-    """bool [B]: rows of whose set the kernels tell all that logprobs follow from: no mixture, and no weight is cut."""
-    programs = rows.programs
-    is_coin = np.isin(programs[:, :, 0], _COINS).any(axis=1)
-    return ~is_coin & ~_truncates(programs).any(axis=1) & (DrawPlan.of(rows).meta[:, IS_GREEDY] != AS_SET)
 
 
 def smooths_last(programs: NDArray[np.int64]) -> NDArray[np.bool_]:

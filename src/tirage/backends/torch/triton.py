@@ -212,13 +212,17 @@ class Beside:
 
     `told` float64 [B] are the chances of their tokens before adaptive-p, or where there is `carry`, the table of
     `device.carry`, what they carry after their tokens, which is noted there too. `spared` int32 [S, ceil(V / 32)] are
-    bitmasks of what XTC never removes. `slots` int64 [B] says which rows of both tables are theirs.
+    bitmasks of what XTC never removes. `scale` float32 [S, 2] is NaN of rows of whose sets `Workspace.added` is to tell
+    (`told`), and `kept` uint8 [B, V] is where these are marked, without columns where none has to be. `slots` int64 [B]
+    says which rows of the tables with S rows are theirs.
     """
 
     told: Tensor | None = None
     slots: Tensor | None = None
     carry: Tensor | None = None
     spared: Tensor | None = None
+    scale: Tensor | None = None
+    kept: Tensor | None = None
 
     @property
     def tells(self) -> int:
@@ -232,10 +236,15 @@ class Beside:
         """How many words a row of `spared` has."""
         return 0 if self.spared is None else self.spared.shape[1]
 
+    @property
+    def keeps(self) -> int:
+        """How many marks a row of `kept` has, -1 where no laws are told."""
+        return -1 if self.scale is None or self.kept is None else self.kept.shape[1]
+
     def tables(self, meta: Tensor, length: Tensor) -> tuple[Tensor, ...]:
-        """What is told, slots, and both tables; in the place of what is nowhere, a tensor of its type."""
-        given = (self.told, self.slots, self.carry, self.spared)
-        other = (meta.view(torch.float64), meta, meta, length)
+        """What is told, slots, and the tables; in the place of what is nowhere, a tensor of its type."""
+        given = (self.told, self.slots, self.carry, self.spared, self.scale, self.kept)
+        other = (meta.view(torch.float64), meta, meta, length, length.view(torch.float32), length.view(torch.uint8))
         return tuple(one if each is None else each for each, one in zip(given, other, strict=True))
 
 
@@ -281,7 +290,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     if work.planes:
         _GENERAL[b,](
             *(*passed, *work.as_sets(device), *beside.tables(meta, work.length), *found, *shape, steps, work.planes),
-            *(work.buckets, beside.tells, beside.spares),
+            *(work.buckets, beside.tells, beside.spares, beside.keeps),
             LONG=2 * work.tile,
             **sizes,
             **WIDE,

@@ -55,10 +55,11 @@ def draw(
     sums: bool,
     planes: int,
     copies: bool,
+    keeps: bool,
     block: int = BLOCK,
     tile: int = TILE,
     part: int = PART,
-) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """What `ops.draw` gives of logits [B, V]; arguments as it has them.
 
     `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
@@ -84,8 +85,10 @@ def draw(
     carry, spared = tables["carry"], tables["spared"]
     carries = carry.shape[1] > 0
     states = torch.empty(work.rows if carries else 0, dtype=torch.float64, device=x.device)
-    beside = Beside(told=states if carries else None, slots=slots, carry=carry, spared=spared)
-    return drawn(x, meta, work, beside), seeds, x, states, work.added
+    kept = torch.empty(work.rows, work.size if keeps else 0, dtype=torch.uint8, device=x.device)
+    scale = tables["view_scale"] if tables["view_scale"].shape[1] else None
+    beside = Beside(told=states if carries else None, slots=slots, carry=carry, spared=spared, scale=scale, kept=kept)
+    return drawn(x, meta, work, beside), seeds, x, states, work.added, kept
 
 
 def _held(tables: Tables, rows: int) -> tuple[Tensor, ...]:
@@ -144,6 +147,7 @@ def report(
     given: Tensor,
     edited: Tensor,
     sets: Tensor,
+    kept: Tensor,
     token: Tensor,
     status: Tensor,
     slots: Tensor,
@@ -151,6 +155,7 @@ def report(
     *,
     most: int,
     asked: int,
+    mixes: bool,
     block: int = VIEWED,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(logprobs [B], ranks [B], top ids [B, most], top logprobs [B, most], asked logprobs [B, asked]) of rows of logits
@@ -166,12 +171,13 @@ def report(
     logprob, rank = (torch.empty(b, dtype=kind, device=device) for kind in (torch.float32, torch.int64))
     ids, logprobs = (torch.empty(b, most, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
     asked_logprobs = torch.empty(b, asked, dtype=torch.float32, device=device)
-    x = (given.view(torch.int16) if is_bfloat else given, edited, sets, slots, view)
+    laws = torch.empty(b, size if mixes else 0, dtype=torch.float32, device=device)
+    x = (given.view(torch.int16) if is_bfloat else given, edited, sets, kept, laws, slots, view)
     each: dict[str, Any] = {"BLOCK": block, "IS_BFLOAT": is_bfloat, **EXACT}
-    _VIEW_ENDS[b, blocks](*x, status, ends, arrived, size, blocks, **each)
+    _VIEW_ENDS[b, blocks](*x, status, ends, arrived, kept.shape[1], size, blocks, **{**each, **FIRST})
     _VIEW_WEIGH[b, blocks](
         *(*x, scale, top_n, asked_ids, status, token, ends, mass, above, arrived, logprob, rank, ids, logprobs),
-        *(asked_logprobs, most, asked, asked_ids.shape[1], size, blocks),
+        *(asked_logprobs, most, asked, asked_ids.shape[1], kept.shape[1], size, blocks),
         PADDED=triton.next_power_of_2(blocks),
         NAMED=min(block, NAMED),
         EMPTY=STATUSES["EMPTY"],

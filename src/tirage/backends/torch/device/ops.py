@@ -20,6 +20,7 @@ from tirage.backends.torch.device.carry import follow
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.draw_op import DrawnRows
 from tirage.backends.torch.plan import REWRITES, SEED, SUMS
+from tirage.backends.torch.told import tell_sets
 from tirage.draw import Status
 
 WRITTEN: tuple[str, ...] = (
@@ -44,14 +45,14 @@ MOST_LISTED = 64
 torch.library.define(
     "tirage::draw_slots",
     "(Tensor x, Tensor? words, Tensor slots, Tensor(a!) carry, Tensor[] tables, int[] order, int room, bool draws, "
-    "bool filters, bool sums, int planes, bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
-    "Tensor)",
+    "bool filters, bool sums, int planes, bool copies, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+    "Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::report_slots",
-    "(Tensor given, Tensor edited, Tensor sets, Tensor token, Tensor status, Tensor slots, Tensor view, "
-    "Tensor view_scale, Tensor top_n, Tensor asked_ids, int most, int asked) -> (Tensor, Tensor, Tensor, Tensor, "
-    "Tensor)",
+    "(Tensor given, Tensor edited, Tensor sets, Tensor kept, Tensor token, Tensor status, Tensor slots, Tensor view, "
+    "Tensor view_scale, Tensor top_n, Tensor asked_ids, int most, int asked, bool mixes) -> (Tensor, Tensor, Tensor, "
+    "Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::append",
@@ -75,28 +76,31 @@ def draw(
     sums: bool,
     planes: int,
     copies: bool,
-) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
-    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V], states, sets) of the rows of `slots` int64
-    [B].
+    keeps: bool,
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V], states, sets, kept) of the rows of `slots`
+    int64 [B].
 
     States float64 [B] are what rows carry after their tokens, NaN for those that carry nothing; [0] where none does.
-    Sets int64 [B, `plan.SUMS`] tell what rows were drawn from.
+    Sets int64 [B, `plan.SUMS`] tell what rows were drawn from, and kept uint8 [B, V] marks the tokens of sets that are
+    no prefix, if it `keeps` them, else [B, 0] (`told`).
     Logits [B, V] are float32, bfloat16 or float16. `copies` says whether they need a mask, an edit or another type,
     in the `order` of `RowsLayout.edits`; without it `x` itself is what comes back. A row of more than `room` tokens
     has status `history_full`.
     """
     given = [tables[name] for name in TABLES]
-    *found, seeds, edited, states, sets = torch.ops.tirage.draw_slots(
-        x, words, slots, tables["carry"], given, order, room, draws, filters, sums, planes, copies
+    *found, seeds, edited, states, sets, kept = torch.ops.tirage.draw_slots(
+        x, words, slots, tables["carry"], given, order, room, draws, filters, sums, planes, copies, keeps
     )
     token, logprob, support, status = found
-    return (token, logprob, support, status), seeds, edited if copies else x, states, sets
+    return (token, logprob, support, status), seeds, edited if copies else x, states, sets, kept
 
 
 def report(
     given: Tensor,
     edited: Tensor,
     sets: Tensor,
+    kept: Tensor,
     token: Tensor,
     status: Tensor,
     slots: Tensor,
@@ -104,14 +108,17 @@ def report(
     *,
     most: int,
     asked: int,
+    mixes: bool,
 ) -> Reported:
     """What the rows of `slots` int64 [B] report of their `token` int64 [B], of at most `most` first candidates, and of
     the first `asked` ids of those that each names, no more than the table has columns.
 
-    `given` are their logits [B, V] of any type that `draw` takes, `edited` and `sets` what it gave back.
+    `given` are their logits [B, V] of any type that `draw` takes, `edited`, `sets` and `kept` what it gave back.
+    `mixes` is whether the tokens of some may be ordered by their logprobs: those of a mixture, or under adaptive-p.
     """
     views = [tables[name] for name in VIEWS]
-    return Reported(*torch.ops.tirage.report_slots(given, edited, sets, token, status, slots, *views, most, asked))
+    parts = (given, edited, sets, kept, token, status, slots)
+    return Reported(*torch.ops.tirage.report_slots(*parts, *views, most, asked, mixes))
 
 
 def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: int, size: int) -> None:
@@ -124,7 +131,7 @@ def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: 
 
 # --- on each kind of device -------------------------------------------------------------------------------------------
 
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.register_fake("tirage::draw_slots")
@@ -141,6 +148,7 @@ def _shapes(
     sums: bool,
     planes: int,
     copies: bool,
+    keeps: bool,
 ) -> Found:
     rows, size = x.shape
     kinds = (torch.int64, torch.float32, torch.int64, torch.int8, torch.int64)
@@ -148,7 +156,8 @@ def _shapes(
     edited = torch.empty(rows if copies else 0, size, dtype=torch.float32, device=x.device)
     states = torch.empty(rows if carry.shape[1] else 0, dtype=torch.float64, device=x.device)
     sets = torch.empty(rows, SUMS, dtype=torch.int64, device=x.device)
-    return token, logprob, support, status, seeds, edited, states, sets
+    kept = torch.empty(rows, size if keeps else 0, dtype=torch.uint8, device=x.device)
+    return token, logprob, support, status, seeds, edited, states, sets, kept
 
 
 @torch.library.impl("tirage::draw_slots", "CPU")
@@ -165,9 +174,10 @@ def _draw_on_cpu(
     sums: bool,
     planes: int,
     copies: bool,
+    keeps: bool,
 ) -> Found:
     named = {**dict(zip(TABLES, tables, strict=True)), "carry": carry}
-    drawn, seeds, edited, states, sets = by_tensors(
+    drawn, seeds, edited, states, sets, kept = by_tensors(
         x,
         words,
         slots,
@@ -179,8 +189,9 @@ def _draw_on_cpu(
         sums=sums,
         planes=planes,
         copies=copies,
+        keeps=keeps,
     )
-    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states, sets
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states, sets, kept
 
 
 @torch.library.impl("tirage::draw_slots", "CUDA")
@@ -197,13 +208,14 @@ def _draw_on_cuda(
     sums: bool,
     planes: int,
     copies: bool,
+    keeps: bool,
 ) -> Found:
     from tirage.backends.torch.device import launches
 
     named = {**dict(zip(TABLES, tables, strict=True)), "carry": carry}
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
-        drawn, seeds, edited, states, sets = launches.draw(
+        drawn, seeds, edited, states, sets, kept = launches.draw(
             x,
             words,
             slots,
@@ -214,8 +226,9 @@ def _draw_on_cuda(
             sums=sums,
             planes=planes,
             copies=copies,
+            keeps=keeps,
         )
-    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states, sets
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1]), states, sets, kept
 
 
 def by_tensors(
@@ -231,7 +244,8 @@ def by_tensors(
     sums: bool,
     planes: int,
     copies: bool,
-) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
+    keeps: bool,
+) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """What `draw` gives of logits x [B, V], by tensor operations on tables on the CPU."""
     # Of tables without columns only the shape is asked for.
     rows = {name: table.index_select(0, slots) if table.numel() else table for name, table in tables.items()}
@@ -244,16 +258,17 @@ def by_tensors(
     token, logprob, support, status = found
     status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
     sets = torch.zeros(len(slots), SUMS, dtype=torch.int64)
+    kept = torch.zeros(len(slots), y.shape[1] if keeps else 0, dtype=torch.uint8)
     if rows["view_scale"].numel():
         is_told = rows["view_scale"][:, 0].isnan() & (status == int(Status.ok))
-        draw_op.tell_sets(sets, y, rows["meta"], np.flatnonzero(is_told.numpy()))
+        tell_sets(sets, kept, y, rows["meta"], np.flatnonzero(is_told.numpy()), spared)
     if planes & REWRITES:
         y = edits.smoothed(y, rows["meta"])
     states = torch.from_numpy(chances)
     if carries:
         states = follow(rows["carry"], token, logprob, states)
         tables["carry"].index_copy_(0, slots, rows["carry"])
-    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y, states, sets
+    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y, states, sets, kept
 
 
 def _flags(words: Tensor, size: int) -> NDArray[np.bool_]:
@@ -267,7 +282,7 @@ Told = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 @torch.library.register_fake("tirage::report_slots")
 def _told_shapes(given: Tensor, *rest: Tensor | int) -> Told:
-    rows, most, asked = given.shape[0], *rest[-2:]
+    rows, most, asked = given.shape[0], *rest[-3:-1]
     assert isinstance(most, int)
     assert isinstance(asked, int)
     logprob, rank = (torch.empty(rows, dtype=kind, device=given.device) for kind in (torch.float32, torch.int64))
@@ -277,32 +292,39 @@ def _told_shapes(given: Tensor, *rest: Tensor | int) -> Told:
 
 @torch.library.impl("tirage::report_slots", "CPU")
 def _report_on_cpu(
-    given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor,
-    scale: Tensor, top_n: Tensor, asked_ids: Tensor, most: int, asked: int,
+    given: Tensor, edited: Tensor, sets: Tensor, kept: Tensor, token: Tensor, status: Tensor, slots: Tensor,
+    view: Tensor, scale: Tensor, top_n: Tensor, asked_ids: Tensor, most: int, asked: int,
+    mixes: bool,
 ) -> Told:  # fmt: skip
     views = view, scale, top_n, asked_ids
-    return report_by_tensors(given, edited, sets, token, status, slots, views, most=most, asked=asked)
+    return report_by_tensors(
+        given, edited, sets, kept, token, status, slots, views, most=most, asked=asked, mixes=mixes
+    )
 
 
 @torch.library.impl("tirage::report_slots", "CUDA")
 def _report_on_cuda(
-    given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor,
-    scale: Tensor, top_n: Tensor, asked_ids: Tensor, most: int, asked: int,
+    given: Tensor, edited: Tensor, sets: Tensor, kept: Tensor, token: Tensor, status: Tensor, slots: Tensor,
+    view: Tensor, scale: Tensor, top_n: Tensor, asked_ids: Tensor, most: int, asked: int,
+    mixes: bool,
 ) -> Told:  # fmt: skip
     from tirage.backends.torch.device import launches
 
     with torch.cuda.device_of(given):
         views = view, scale, top_n, asked_ids
-        return launches.report(given, edited, sets, token, status, slots, views, most=most, asked=asked)
+        return launches.report(
+            given, edited, sets, kept, token, status, slots, views, most=most, asked=asked, mixes=mixes
+        )
 
 
 def report_by_tensors(
-    given: Tensor, edited: Tensor, sets: Tensor, token: Tensor, status: Tensor, slots: Tensor,
-    views: Sequence[Tensor], *, most: int, asked: int,
+    given: Tensor, edited: Tensor, sets: Tensor, kept: Tensor, token: Tensor, status: Tensor, slots: Tensor,
+    views: Sequence[Tensor], *, most: int, asked: int, mixes: bool,
 ) -> Told:  # fmt: skip
     """What `report` gives of logits `given` [B, V], by tensor operations on the CPU."""
     rows = {name: table.index_select(0, slots) for name, table in zip(VIEWS, views, strict=True)}
-    told = reported(given.to(torch.float32), edited, sets, token, status, rows, most=most, asked=asked)
+    x = given.to(torch.float32)
+    told = reported(x, edited, sets, kept, token, status, rows, most=most, asked=asked, mixes=mixes)
     return told.logprobs, told.ranks, told.top_ids, told.top_logprobs, told.asked_logprobs
 
 

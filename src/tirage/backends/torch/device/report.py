@@ -1,7 +1,7 @@
 """Logprobs, ranks and top lists of rows whose tables lie on a device, as tensor operations that read nothing back.
 
-A view is `raw`, the model's own law, `processed`, that of the edited logits, or `sampled`, that of the prefix of them
-that a row was drawn from (S-L5).
+A view is `raw`, the model's own law, `processed`, that of the edited logits, or `sampled`, that of what a row was drawn
+from (S-L5).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tirage.backends.torch.device import laws
 from tirage.backends.torch.log_op import log_mass
-from tirage.backends.torch.plan import LAST_ID, LAST_KEY, SCALE, C
 from tirage.backends.torch.rule import FLT_MAX, exponents, keys, scaled, values, weights
 from tirage.backends.torch.sort_keys import ABSENT, id_of, key_of, sort_keys
 from tirage.backends.torch.state import logit_of
+from tirage.backends.torch.told import BASIS, CONSTANT, SCALE, TOTAL
 from tirage.draw import Status
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.sampling_metadata import View
@@ -57,31 +58,57 @@ def _has_failed(status: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _ViewedRows:
-    """One view of each row: logits `x` float32 [B, V] with their keys; the largest, 1 / T and ln of the mass [B]."""
+    """One view of each row: logits `x` float32 [B, V] with their keys; the largest, 1 / T and ln of the mass [B].
+
+    `told` bool [B] are rows whose `x` are logprobs. `cut` int64 [B] are the tokens whose logprobs are `of_cut` float32
+    [B], -1 for none.
+    """
 
     x: Tensor
     key: Tensor
     m: Tensor
     inverse_t: Tensor
     ln_z: Tensor
+    told: Tensor
+    cut: Tensor
+    of_cut: Tensor
 
     @classmethod
-    def of(cls, given: Tensor, edited: Tensor, sets: Tensor, tables: Mapping[str, Tensor]) -> _ViewedRows:
-        """The views that rows ask for of logits [B, V] as they came and after their edits, and `sets` of the draw."""
+    def of(
+        cls,
+        given: Tensor,
+        edited: Tensor,
+        sets: Tensor,
+        kept: Tensor,
+        tables: Mapping[str, Tensor],
+        *,
+        mixes: bool,
+    ) -> _ViewedRows:
+        """The views that rows ask for of logits [B, V] as they came and after their edits, of what their draws told."""
         is_raw, is_sampled = (tables["view"] == int(view) for view in (View.RAW, View.SAMPLED))
         x = torch.where(is_raw, given.masked_fill(~given.isfinite(), -torch.inf), edited)
-        x = x.masked_fill(is_sampled & ~_is_in_set(keys(x), sets), -torch.inf)
-        key = keys(x)
+        law, by_logprob = laws.law_of(sets, 0), is_sampled[:, 0] & laws.goes_by_logprob(sets)
+        seen = x.masked_fill(is_sampled & ~laws.is_in(keys(x), sets, kept, 0), -torch.inf)
+        if mixes:
+            seen = torch.where(by_logprob[:, None], laws.logprobs(x, sets, kept), seen)
+        key = keys(seen)
         scale = tables["view_scale"]
-        told = sets[:, [C, SCALE]].to(torch.int32).view(torch.float32)
-        m, (c, inverse_t) = logit_of(key.amax(1)), torch.where(scale.isnan(), told, scale).T
-        mass = weights(exponents(x, m, c)).sum(1).clamp(min=1)
-        return cls(x, key, m, inverse_t, log_mass(mass))
+        told = law[:, CONSTANT : SCALE + 1].to(torch.int32).view(torch.float32)
+        c, inverse_t = torch.where(scale.isnan(), told, scale).T
+        m = logit_of(torch.where(is_sampled[:, 0], law[:, BASIS], key.amax(1)))
+        mass = torch.where(is_sampled[:, 0], law[:, TOTAL], weights(exponents(x, m, c)).sum(1)).clamp(min=1)
+        cut, of_cut = laws.cut_logprobs(sets)
+        cut = cut.masked_fill(~is_sampled[:, 0] | by_logprob, -1)
+        return cls(seen, key, m, inverse_t, log_mass(mass), by_logprob, cut, of_cut)
 
-    def logprobs(self, x: Tensor) -> Tensor:
-        """ln p float32 of logits [B, n]; -inf for -inf (S-L2)."""
+    def logprobs(self, x: Tensor, ids: Tensor) -> Tensor:
+        """ln p float32 of tokens `ids` [B, n] with the logits [B, n]; -inf for -inf (S-L2)."""
         distance = scaled(x, self.m, self.inverse_t, limit=FLT_MAX)
-        return (0.0 - (distance + self.ln_z[:, None])).masked_fill(keys(x) == NEG_INF_KEY, -torch.inf)
+        lp = 0.0 - (distance + self.ln_z[:, None])
+        lp = torch.where(ids == self.cut[:, None], self.of_cut[:, None], lp).masked_fill(
+            keys(x) == NEG_INF_KEY, -torch.inf
+        )
+        return torch.where(self.told[:, None], x, lp)
 
     def top(self, most: int) -> Tensor:
         """The sort keys int64 [B, most] of the first candidates in order; ABSENT past the last."""
@@ -91,32 +118,27 @@ class _ViewedRows:
         return torch.topk(inside, most, dim=1).values
 
 
-def _is_in_set(key: Tensor, sets: Tensor) -> Tensor:
-    """bool [B, V]: tokens that stand before the last one of the set that their row was drawn from, or are it."""
-    ids = torch.arange(key.shape[1], device=key.device)
-    last_key, last_id = sets[:, LAST_KEY, None], sets[:, LAST_ID, None]
-    return (key > last_key) | ((key == last_key) & (ids <= last_id))
-
-
 def reported(
     given: Tensor,
     edited: Tensor,
     sets: Tensor,
+    kept: Tensor,
     token: Tensor,
     status: Tensor,
     tables: Mapping[str, Tensor],
     *,
     most: int,
     asked: int,
+    mixes: bool,
 ) -> Reported:
     """What rows report of their `token` int64 [B], of at most `most` first candidates and of the first `asked` ids of
     those that each names.
 
-    `given` and `edited` float32 [B, V] are their logits, `sets` int64 [B, `plan.SUMS`] what was told of their draw,
-    `status` int8 [B] says which have a token. The `tables` are those of the rows, by the names of
-    `row_form.arrays_of`.
+    `given` and `edited` float32 [B, V] are their logits, `sets` int64 [B, `plan.SUMS`] and `kept` uint8 [B, V or 0]
+    what was told of their draws; `mixes` is whether the tokens of some may be ordered by their logprobs. `status` int8
+    [B] says which have a token. The `tables` are those of the rows, by the names of `row_form.arrays_of`.
     """
-    rows = _ViewedRows.of(given, edited, sets, tables)
+    rows = _ViewedRows.of(given, edited, sets, kept, tables, mixes=mixes)
     at = token.clamp(min=0)[:, None]
     ok = status == int(Status.ok)
     good = ok[:, None] & (tables["view"] != int(View.NONE))
@@ -124,11 +146,12 @@ def reported(
     best = rows.top(most)
     listed = (torch.arange(most, device=token.device) < tables["top_n"]) & good & (best != ABSENT)
     named = tables["asked_ids"][:, :asked].to(torch.int64)
-    lp = rows.logprobs(values(key_of(best).masked_fill(best == ABSENT, 0)))
+    there = named.clamp(min=0)
+    lp = rows.logprobs(values(key_of(best).masked_fill(best == ABSENT, 0)), id_of(best))
     return Reported(
-        logprobs=rows.logprobs(rows.x.gather(1, at)).masked_fill(~good, torch.nan)[:, 0],
+        logprobs=rows.logprobs(rows.x.gather(1, at), at).masked_fill(~good, torch.nan)[:, 0],
         ranks=rank.masked_fill(~good, 0)[:, 0],
         top_ids=id_of(best).masked_fill(~listed, -1),
         top_logprobs=lp.masked_fill(~listed, -torch.inf).masked_fill(_has_failed(status), torch.nan),
-        asked_logprobs=rows.logprobs(rows.x.gather(1, named.clamp(min=0))).masked_fill(~good | (named < 0), torch.nan),
+        asked_logprobs=rows.logprobs(rows.x.gather(1, there), there).masked_fill(~good | (named < 0), torch.nan),
     )

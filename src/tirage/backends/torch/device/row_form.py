@@ -25,9 +25,11 @@ from tirage.backends.torch.device.past_form import (
     rounded,
 )
 from tirage.backends.torch.plan import (
+    AS_SET,
     BINS,
     DYNAMIC,
     HEADER,
+    IS_GREEDY,
     REWRITES,
     SAMPLE,
     SEED,
@@ -36,12 +38,12 @@ from tirage.backends.torch.plan import (
     DrawPlan,
     joined_planes,
     metadata_of,
-    tells_set,
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
 from tirage.history import MAX_HISTORY, History
 from tirage.operators import END, FIRST_FILTER, Step
+from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.bad_words import enforced
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
@@ -52,6 +54,7 @@ from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
 from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.xtc import COINS
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingRow, view_of
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
@@ -80,7 +83,8 @@ class RowsLayout:
     `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
     some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
     of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
-    `views`: whether some row reports logprobs, and `asked` of how many tokens that it names, at most. `carries`:
+    `views`: whether some row reports logprobs, `keeps` those of a set that is no prefix, `mixes` those of a law whose
+    tokens are ordered by them, and `asked` of how many tokens that it names, at most. `carries`:
     whether some row carries a state from token to token. `spares`: whether there are tokens that XTC of some row never
     removes.
     """
@@ -98,6 +102,8 @@ class RowsLayout:
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
+    keeps: bool = False
+    mixes: bool = False
     asked: int = 0
     carries: bool = False
     spares: bool = False
@@ -129,6 +135,8 @@ class RowsLayout:
             planes=joined_planes(self.planes, form.planes),
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
+            keeps=self.keeps or form.keeps,
+            mixes=self.mixes or form.mixes,
             asked=max(self.asked, rounded(form.asked_ids.size)),
             carries=self.carries or form.carry is not None,
             spares=self.spares or bool(form.spared.size),
@@ -142,7 +150,8 @@ class RowForm:
     `meta` int64 [columns] is its row of a DrawPlan, where seed, step and sample are still to come. `ops` are its
     edits with `operands` int32 [P, 4] as `EDIT` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
     [n]; `banned` ids int32 [n], `allowed` ids or None, and `stop_ids` int32 [n], banned before `least` tokens. `past`
-    is what it asks of the order of its tokens. `view` is whose logprobs it reports, `view_scale` float32 [2] c and
+    is what it asks of the order of its tokens. `view` is whose logprobs it reports, `keeps` and `mixes` as in
+    RowsLayout, `view_scale` float32 [2] c and
     1 / T of that law, `top_n` how many first candidates and `asked_ids` int32 [n] further tokens. `carry` is how its
     state moves, None without one; `spared` int32 [n] what XTC never removes.
     """
@@ -164,6 +173,8 @@ class RowForm:
     resamples: bool
     past: PastForm
     view: View
+    keeps: bool
+    mixes: bool
     view_scale: NDArray[np.float32]
     top_n: int
     asked_ids: NDArray[np.int32]
@@ -208,7 +219,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     spared = np.array(params.xtc_protected_ids if compiled_params.coin else (), np.int32)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
     rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared)
-    if not _runs(edits, rows) or not _tells(view_of(params), filters, rows):
+    if not _runs(edits, rows):
         return None
     plan = DrawPlan.of(rows)
     if any(op == SMOOTH for _, op, _ in changes):
@@ -273,14 +284,10 @@ def _runs(edits: Sequence[Step], rows: SamplingMetadata) -> bool:
     return known and bool(runs_only(rows, (SMOOTH, *SETS))[0])
 
 
-def _tells(view: View, filters: Sequence[Step], rows: SamplingMetadata) -> bool:
-    """Whether the view's law is known before any logit is, or told by the draw."""
-    return not _is_told(view, filters) or bool(tells_set(rows)[0])
-
-
 def _is_told(view: View, filters: Sequence[Step]) -> bool:
     """Whether the view's law follows from the draw: that of its set, or of a temperature that follows from one."""
-    return view == View.SAMPLED or (view == View.PROCESSED and any(step.op in DYNAMIC for step in filters))
+    is_dynamic = any(step.op in DYNAMIC for step in filters) and all(step.op != GREEDY for step in filters)
+    return view == View.SAMPLED or (view == View.PROCESSED and is_dynamic)
 
 
 def _found(
@@ -311,6 +318,8 @@ def _found(
         resamples=given.semantics.mask_mode == "resample",
         past=past,
         view=view,
+        keeps=view == View.SAMPLED and bool(plan.meta[0, IS_GREEDY] == AS_SET),
+        mixes=view == View.SAMPLED and any(step.op.base in (*COINS, ADAPTIVE_P) for step in filters),
         view_scale=_scale_of(view, filters),
         top_n=given.params.logprobs or 0,
         asked_ids=np.array(given.params.logprob_token_ids, np.int32),

@@ -144,7 +144,7 @@ class DeviceRows:
         `words` int32 [B, ceil(V / 32)] is a bitmask from outside. A slot without a request gives `empty_slot`, a
         request that has outgrown its room `history_full`. Two draws must not run at a time, on two CUDA streams.
         """
-        found, seeds, _, states, _ = self._drawn(readable(logits), words, self._every if slots is None else slots)
+        found, seeds, _, states, *_ = self._drawn(readable(logits), words, self._every if slots is None else slots)
         return found, seeds, states
 
     def draw_reported(
@@ -163,23 +163,24 @@ class DeviceRows:
         `which` int64 [n] are the rows that report something; without it long lists are made for all of them.
         """
         x, at = readable(logits), self._every if slots is None else slots
-        drawn, seeds, edited, states, sets = self._drawn(x, words, at)
+        drawn, seeds, edited, states, sets, kept = self._drawn(x, words, at)
         token, _, _, status = drawn
-        wide = {"most": most, "asked": self.layout.asked if asked is None else asked}
+        asked = self.layout.asked if asked is None else asked
+        wide: dict[str, Any] = {"most": most, "asked": asked, "mixes": self.layout.mixes}
         if most <= ops.MOST_LISTED:
-            return drawn, seeds, states, ops.report(x, edited, sets, token, status, at, self.tables, **wide)
+            return drawn, seeds, states, ops.report(x, edited, sets, kept, token, status, at, self.tables, **wide)
         if which is None:
-            told = reported(x.to(torch.float32), edited, sets, token, status, self._views(at), **wide)
+            told = reported(x.to(torch.float32), edited, sets, kept, token, status, self._views(at), **wide)
             return drawn, seeds, states, told
-        parts = (x, edited, sets, token, status, at)
-        given, edited, sets, token, own, at = (each.index_select(0, which) for each in parts)
-        told = reported(given.to(torch.float32), edited, sets, token, own, self._views(at), **wide)
+        parts = (x, edited, sets, kept, token, status, at)
+        given, edited, sets, kept, token, own, at = (each.index_select(0, which) for each in parts)
+        told = reported(given.to(torch.float32), edited, sets, kept, token, own, self._views(at), **wide)
         return drawn, seeds, states, told.spread(which, status)
 
     def _drawn(
         self, x: Tensor, words: Tensor | None, slots: Tensor
-    ) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor]:
-        """(what was drawn, seeds [B], the edited logits float32 [B, V], states, sets [B, SUMS])."""
+    ) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """(what was drawn, seeds [B], the edited logits float32 [B, V], states, sets [B, SUMS], kept [B, V or 0])."""
         layout = self.layout
         copies = layout.changes or words is not None or x.dtype is not torch.float32
         return ops.draw(
@@ -194,6 +195,7 @@ class DeviceRows:
             sums=layout.sums,
             planes=layout.planes,
             copies=copies,
+            keeps=layout.keeps,
         )
 
     def _views(self, slots: Tensor) -> dict[str, Tensor]:

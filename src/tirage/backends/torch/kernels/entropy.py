@@ -47,6 +47,17 @@ def entropy_fraction(mean, mass, number, e, s):
 
 
 @triton.jit
+def sum_ties(sums_ptr, ties):
+    """Writes the sums of a set of tokens that are all equal. Every temperature draws the same of them, but is told."""
+    number = ties.to(tl.int64)
+    tl.store(sums_ptr, number)
+    tl.store(sums_ptr + 1, number << 40)
+    tl.store(sums_ptr + 2, number * 0)
+    tl.store(sums_ptr + 3, number * 0)
+    tl.debug_barrier()
+
+
+@triton.jit
 def factor_of(step_ptr, meta_ptr, sums_ptr, size):
     """The largest temperature over that of a set with these sums, float32."""
     number = tl.maximum(summed(sums_ptr, 0).to(tl.int64), tl.minimum(tl.load(meta_ptr + LISTED), size))

@@ -227,8 +227,9 @@ def count_from_head(row_ptr):
 
 @triton.jit
 def point_of(w, mass):
-    """floor(w * 2^63 / mass) of int64 w <= mass: uint64."""
-    rest, by, found = w.to(tl.uint64), mass.to(tl.uint64), tl.full((), 0, tl.uint64)
+    """floor(w * 2^63 / mass) of int64 w <= mass, any shape: uint64."""
+    rest, by = w.to(tl.uint64), mass.to(tl.uint64)
+    found = rest * 0
     for _ in range(63):
         rest = rest << 1
         fits = rest >= by

@@ -12,7 +12,7 @@ import triton.language as tl
 from tirage.backends.torch.kernels.carry import CARRIED, follow
 from tirage.backends.torch.kernels.entropy import is_temperature
 from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
-from tirage.backends.torch.kernels.layout import HIGH, IS_GREEDY, LOW, PROGRAM, VARYING, WIDTH, constant
+from tirage.backends.torch.kernels.layout import HIGH, IS_GREEDY, LOW, PROGRAM, SUMMANDS, VARYING, WIDTH, constant
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
@@ -75,6 +75,7 @@ from tirage.backends.torch.kernels.sets import (
 )
 from tirage.backends.torch.kernels.steps import base_of, is_joint, run_step
 from tirage.backends.torch.kernels.thresholds import is_xtc
+from tirage.backends.torch.kernels.told import is_told, tell_set
 from tirage.backends.torch.plan import AS_SET
 from tirage.exact import numbers
 from tirage.exact.numbers import LOG2E_23
@@ -95,18 +96,19 @@ _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
 # fmt: off
-@triton.jit(do_not_specialize=(*VARYING, "planes", "buckets", "tells", "spares"))
+@triton.jit(do_not_specialize=(*VARYING, "planes", "buckets", "tells", "spares", "keeps"))
 def general(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
-    state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks,
-    steps, planes, buckets, tells, spares,
+    state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, scale_ptr, kept_ptr, token_ptr, logprob_ptr, support_ptr,
+    columns, size, blocks, steps, planes, buckets, tells, spares, keeps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
     """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, room for few ids, and for some
     `buckets`, among which tail-free deals tokens out.
 
     `tells` is 0 or what is told of rows, `CHANCES` or `STATES`; `spares` how many words of a slot say which tokens XTC
-    never removes.
+    never removes. Laws are told of rows whose slot's scale is NaN, unless `keeps`, how many marks there are of the
+    tokens of a row, is -1.
     """
     row = tl.program_id(0).to(tl.int64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
@@ -133,6 +135,14 @@ def general(
         if tells == _STATES:
             chance = follow(carry_ptr + tl.load(slots_ptr + row) * CARRIED, token, lp, chance)
         tl.store(told_ptr + row, chance)
+    if keeps >= 0:
+        is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
+        if is_set & is_told(scale_ptr, slots_ptr + row):
+            list_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
+            tell_set(
+                sums_ptr + row * SUMMANDS, kept_ptr + row * keeps, list_ptr, state_ptr + row * WORDS_OF_ROW, size,
+                keeps, LONG,
+            )
 
 
 @triton.jit

@@ -40,9 +40,8 @@ TERMS = 5
 SUMMANDS, ADDENDS = tl.constexpr(plan.SUMS), tl.constexpr(TERMS)
 """Those of a row, between which bounds its mass under the first temperature lies, what weighs between its open
 ranges under the first and under the last temperature, what is left of a weight that top-p cuts, the mass of the set
-that the last temperature saw, and what `plan.SUMS` says."""
-MASS_FROM, MASS_TO, GAP_FIRST, GAP_LAST, LEFT, BASE = (tl.constexpr(at) for at in range(TERMS, plan.C))
-C, SCALE, LAST_KEY, LAST_ID = (tl.constexpr(at) for at in range(plan.C, plan.SUMS))
+that the last temperature saw; what `plan.SUMS` says of laws stands behind them (`kernels.told`)."""
+MASS_FROM, MASS_TO, GAP_FIRST, GAP_LAST, LEFT, BASE = (tl.constexpr(at) for at in range(TERMS, plan.LAWS))
 
 ENDS = 3
 """Numbers of a block that the first pass finds, int32: its largest key, its least one, and its mass as float32 bits."""

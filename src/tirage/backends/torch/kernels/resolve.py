@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.cuts import cut_top_k, cut_top_p, reopened
-from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled
+from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled, sum_ties
 from tirage.backends.torch.kernels.exclusion import (
     count_from_head,
     find_head,
@@ -38,8 +38,6 @@ from tirage.backends.torch.kernels.layout import (
     IDLE,
     IS_GREEDY,
     LAST,
-    LAST_ID,
-    LAST_KEY,
     LEAST,
     LEFT,
     LEFT_HIGH,
@@ -51,7 +49,6 @@ from tirage.backends.torch.kernels.layout import (
     OPEN,
     PROGRAM,
     SAMPLE,
-    SCALE,
     SEED,
     STEP,
     SUMMANDS,
@@ -61,7 +58,6 @@ from tirage.backends.torch.kernels.layout import (
     WEIGHTY,
     WHOLE,
     WIDTH,
-    C,
     constant,
     sum_of,
 )  # fmt: skip
@@ -101,6 +97,7 @@ from tirage.backends.torch.kernels.thresholds import (
     term,
     widest_of,
 )
+from tirage.backends.torch.kernels.told import tell_first, tell_greedy, tell_scale, tell_second
 from tirage.exact.philox import Domain
 from tirage.operators.top_k import TOP_K
 
@@ -197,9 +194,7 @@ def resolve_row(
                 x_ptr + row * size, ends_ptr + row * blocks, size, blocks, tl.load(row_ptr + row * WIDTH), BLOCK, PADDED
             )
             lp, support = tl.full((), 0.0, tl.float32), tl.full((), 1, tl.int32)
-            store_last(sums_ptr + row * SUMMANDS, tl.load(row_ptr + row * WIDTH), token)
-            one = tl.full((), 1.0, tl.float32)
-            store_law(sums_ptr + row * SUMMANDS, one, one)
+            tell_greedy(sums_ptr + row * SUMMANDS, row_ptr + row * WIDTH, token)
         else:
             # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
             place = row.to(tl.int32) * blocks * 4
@@ -276,20 +271,6 @@ def draw_row(
 
 
 @triton.jit
-def store_last(sums_ptr, key, token):
-    """Write key and id of the last token of the set that a row is drawn from."""
-    tl.store(sums_ptr + LAST_KEY, key.to(tl.int64))
-    tl.store(sums_ptr + LAST_ID, token.to(tl.int64))
-
-
-@triton.jit
-def store_law(sums_ptr, c, inverse_t):
-    """Write c and 1 / T of the weights in that set."""
-    tl.store(sums_ptr + C, c.to(tl.int32, bitcast=True).to(tl.int64))
-    tl.store(sums_ptr + SCALE, inverse_t.to(tl.int32, bitcast=True).to(tl.int64))
-
-
-@triton.jit
 def step_at(meta_ptr, row_ptr, s):
     """(the numbers of the step s, its operation): 0 for one that removes nothing, as `bound` found."""
     step_ptr = meta_ptr + PROGRAM + s * 6
@@ -320,22 +301,21 @@ def logprob_in(
 ):
     """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`.
 
-    Where XTC is on with a `share` from 0, the set that it leaves has the mass `total_on`.
+    Where XTC is on with a `share` from 0, the set that it leaves has the mass `total_on`. The law's scale is told.
     """
-    x = tl.load(x_ptr + token)
+    x, inverse_t = tl.load(x_ptr + token), last_scale_of(meta_ptr, row_ptr, steps)
+    tell_scale(sums_ptr, c, inverse_t)
     if share >= 0:
         w, w_on = weight_of(exponent_of(x, m, c)), weight_left(x, token, row_ptr, c)
         lp = mixed_logprob(w, total, w_on, total_on, share)
     else:
-        lp = unmixed_logprob(x, sums_ptr, meta_ptr, row_ptr, token, m, c, total, trimmed, left, steps)
+        lp = unmixed_logprob(x, token, m, inverse_t, total, trimmed, left)
     return lp
 
 
 @triton.jit
-def unmixed_logprob(x, sums_ptr, meta_ptr, row_ptr, token, m, c, total, trimmed, left, steps):
-    """The same in a row without XTC, whose law is written."""
-    inverse_t = last_scale_of(meta_ptr, row_ptr, steps)
-    store_law(sums_ptr, c, inverse_t)
+def unmixed_logprob(x, token, m, inverse_t, total, trimmed, left):
+    """The same in a row without XTC."""
     lp = logprob_of(x, m, inverse_t, total)
     part = tl.maximum(left, 1).to(tl.uint64)
     share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0
@@ -491,9 +471,10 @@ def constant_after(
     found = constant(step_ptr, 1)
     if is_dynamic(op):
         if tl.load(row_ptr + FACTOR) == 0:
-            # Of tokens that are all equal every temperature makes the same.
             if ties < 0:
                 sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
+            else:
+                sum_ties(sums_ptr, ties)
             factor = factor_of(step_ptr, meta_ptr, sums_ptr, size)
             tl.store(row_ptr + FACTOR, factor.to(tl.int32, bitcast=True))
             tl.debug_barrier()
@@ -507,7 +488,6 @@ def draw(
     trimmed, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
-    store_last(sums_ptr, cut_key, cut_id)
     left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
     whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
     kind = tl.where((cut_key > NEG_INF) & (is_plain == 0), ABOVE_LAST, whole)
@@ -517,6 +497,7 @@ def draw(
     )
     total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
     total_on, from_m = total, m
+    tell_first(sums_ptr, row_ptr, share, cut_key, cut_id, trimmed, left, total)
     head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
     if share >= 0 and tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg") < POS_INF:
         others, support = left_by_xtc(
@@ -532,6 +513,8 @@ def draw(
         x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, from_m, c, trimmed, left, size, blocks,
         BLOCK, PADDED,
     )
+    if share >= 0:
+        tell_second(sums_ptr, row_ptr, c, cut_key, cut_id, total_on)
     lp = logprob_in(x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
     return token, lp, support
 
