@@ -420,7 +420,8 @@ def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr
     return (-(found >> 31) + POS_INF).to(tl.int32), (found & NO_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
 
 
-@triton.jit
+# A function of its own: registers of the kernel that calls it are not spilled for what it needs.
+@triton.jit(noinline=True)
 def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
     """Writes by what tail-free keeps tokens: up to where more than E / 2^s of the curvature is passed."""
     zero = tl.full((), 0, tl.int64)
