@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import NoReturn
 
@@ -18,6 +18,8 @@ from tirage.sampling_metadata import MAX_VOCAB, SamplingMetadata
 
 _REASON_BYTES = 512
 """How much of the message of a refusal is sent to the other shards."""
+_REFUSED, _WITH_KERNELS = 1, 2
+"""What a shard says of itself: that it refused its arguments, or that the Triton kernels run where it lies."""
 _EQUAL_EVERYWHERE = tuple(
     field.name for field in fields(SamplingMetadata) if field.name not in {"memo", "records", "chances"}
 )
@@ -25,10 +27,14 @@ _EQUAL_EVERYWHERE = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """Which token ids each shard holds: [start, stop) by rank, together [0, vocab_size)."""
+    """Which token ids each shard holds: [start, stop) by rank, together [0, vocab_size).
+
+    `has_kernels` says that all of them lie where the Triton kernels run.
+    """
 
     bounds: tuple[tuple[int, int], ...]
     vocab_size: int
+    has_kernels: bool = False
 
     @classmethod
     def of(cls, bounds: Sequence[tuple[int, int]], vocab_size: int) -> ShardLayout:
@@ -62,6 +68,7 @@ class ShardShape:
     width: int
     vocab_size: int
     digest: int
+    has_kernels: bool
 
 
 def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
@@ -70,15 +77,17 @@ def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
     `like` is a tensor, of any shape, on this shard's device. One round, 48 bytes. A shard that refused its arguments
     takes part through `refuse` instead.
     """
-    mine = [0, own.rows, own.start, own.start + own.width, own.vocab_size, own.digest]
+    ready = _WITH_KERNELS if own.has_kernels else 0
+    mine = [ready, own.rows, own.start, own.start + own.width, own.vocab_size, own.digest]
     shapes = _gathered(comm, mine, like)
-    if any(shape[0] for shape in shapes):
+    if any(shape[0] == _REFUSED for shape in shapes):
         raise _refusal(comm, "", like)
     for at, name in ((1, "the same number of rows"), (4, "the same vocab_size")):
         seen = [shape[at] for shape in shapes]
         if len(set(seen)) > 1:
             raise ParamsError(f"shards must have {name}, got {seen} by rank")
     layout = ShardLayout.of([(shape[2], shape[3]) for shape in shapes], own.vocab_size)
+    layout = replace(layout, has_kernels=all(shape[0] == _WITH_KERNELS for shape in shapes))
     odd = [rank for rank, shape in enumerate(shapes) if shape[5] != shapes[0][5]]
     if odd:
         raise ParamsError(
@@ -92,7 +101,7 @@ def refuse(comm: Communicator, error: Exception, like: Tensor) -> NoReturn:
 
     `like` is a tensor, of any shape, on this shard's device.
     """
-    _gathered(comm, [1, 0, 0, 0, 0, 0], like)
+    _gathered(comm, [_REFUSED, 0, 0, 0, 0, 0], like)
     raise _refusal(comm, str(error) or type(error).__name__, like) from error
 
 

@@ -1,7 +1,7 @@
-"""One shard's draw: by tensor operations on its own columns, or of gathered logits for rows that tensors cannot run.
+"""One shard's draw: by kernels or tensor operations on its own columns, or of gathered logits for what neither runs.
 
-Gathered are rows with custom processors, which need whole logits, and with operations that the tensor path does not
-know; the first shard draws them on the host, so that all agree whatever a processor returns.
+Gathered are rows with custom processors, which need whole logits, and with operations that neither path knows; the
+first shard draws them on the host, so that all agree whatever a processor returns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import fields
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -38,16 +39,28 @@ def draw_shard(
 
     N is 1, at -inf, for an empty shard. `processes` are the custom processors of the rows, if any has some.
     """
-    out = blank(rows, logits)
-    able = supports(rows)
-    if not able.all():
-        which = np.flatnonzero(~able)
+    out, own = blank(rows, logits), localised(rows, *layout.bounds[comm.rank])
+    fast = _draw_by_kernels(out, logits, rows, own, comm, layout) if layout.has_kernels else np.zeros(rows.count, bool)
+    able = supports(rows) & ~fast
+    if not (able | fast).all():
+        which = np.flatnonzero(~(able | fast))
         part = logits[integers(which, logits)]
         write_rows(out, _draw_gathered(comm, layout, part, rows, which, processes), rows, which)
     if able.any():
-        own = localised(rows, *layout.bounds[comm.rank])
         draw_into(out, logits, own, np.flatnonzero(able), shard=layout.shard(comm))
     return out
+
+
+def _draw_by_kernels(
+    out: Drawn, logits: Tensor, rows: SamplingMetadata, own: SamplingMetadata, comm: Communicator, layout: ShardLayout
+) -> NDArray[np.bool_]:
+    """bool [B]: the rows that the Triton kernels draw of shards, which are drawn into `out`; `own` are `rows` here."""
+    from tirage.backends.torch import triton_shards
+
+    able = triton_shards.supports(rows)
+    if able.any():
+        triton_shards.draw_into(out, logits, rows, own, np.flatnonzero(able), comm=comm, bounds=layout.bounds)
+    return able
 
 
 def _draw_gathered(

@@ -17,6 +17,7 @@ from tirage.backends.sharded.communicators import ThreadGroup, communicator
 from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch.arrays import as_logits
 from tirage.backends.torch.communicator import Communicator
+from tirage.backends.torch.dispatch import kernels_for
 from tirage.errors import ParamsError
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn
@@ -90,7 +91,14 @@ class ReadyShard:
         except Exception as error:
             self.refuse(error)
         size = self.matrix.shape[0]
-        shape = ShardShape(rows=size, start=self.start, width=self.width, vocab_size=self.vocab_size, digest=own)
+        shape = ShardShape(
+            rows=size,
+            start=self.start,
+            width=self.width,
+            vocab_size=self.vocab_size,
+            digest=own,
+            has_kernels=kernels_for(self.matrix) is not None,
+        )
         layout = agree(self.comm, shape, self.matrix)
         share_seeds(self.comm, rows, batch.unseeded, self.matrix)
         return draw_shard(self.comm, layout, self.matrix, rows, batch.processes)
@@ -152,8 +160,9 @@ class ReadyShards:
         """One token per row; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None."""
         rows = batch.metadata(_words(mask))
         group = ThreadGroup(len(self.parts))
+        layout = replace(self.layout, has_kernels=all(kernels_for(part) is not None for part in self.parts))
         work = [
-            partial(draw_shard, comm, self.layout, part, rows, batch.processes)
+            partial(draw_shard, comm, layout, part, rows, batch.processes)
             for comm, part in zip(group.communicators(), self.parts, strict=True)
         ]
         drawn = group.run(work)[0]

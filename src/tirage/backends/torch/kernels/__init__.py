@@ -33,6 +33,7 @@ from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
 from tirage.backends.torch.kernels.sets import FEW, WORDS
+from tirage.backends.torch.kernels.shards import measure_shard, settle_shards
 from tirage.backends.torch.kernels.views import view_ends, view_weigh
 from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
@@ -55,8 +56,10 @@ __all__ = [
     "general",
     "log_masses",
     "measure",
+    "measure_shard",
     "measure_slots",
     "resolve",
+    "settle_shards",
     "split",
     "view_ends",
     "view_weigh",

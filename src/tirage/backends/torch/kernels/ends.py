@@ -75,6 +75,8 @@ def measure(
     row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * run
     meta_ptr += row * columns
     c, counts = constant(meta_ptr, FIRST_C), (counts != 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
+    if counts:
+        store_knots(row_ptr + row * WIDTH, sample_of(x_ptr + row * size, size, _NOT_BFLOAT))
     measure_run(
         x_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, first, run, c,
         counts, plane, size, blocks, BLOCK,
@@ -97,6 +99,8 @@ def measure_slots(
     row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * run
     own_ptr = slots_meta_ptr + tl.load(slots_ptr + row) * columns
     c, counts = constant(own_ptr, FIRST_C), (counts != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+    if counts:
+        store_knots(row_ptr + row * WIDTH, sample_of(x_ptr + row * size, size, _NOT_BFLOAT))
     measure_run(
         x_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, first, run, c,
         counts, plane, size, blocks, BLOCK,
@@ -113,9 +117,7 @@ def measure_slots(
 def measure_run(
     x_ptr, ends_ptr, row_ptr, bins_ptr, first, run, c, counts, plane, size, blocks, BLOCK: tl.constexpr
 ):
-    """Measures blocks of a row, and counts their logits where `counts` says so."""
-    if counts:
-        store_knots(row_ptr, sample_of(x_ptr, size, _NOT_BFLOAT))
+    """Measures blocks of a row, and counts their logits where `counts` says so; the knots are stored."""
     lanes = tl.arange(0, LANES)
     found = lanes * 0
     for at in range(tl.minimum(run, blocks - first)):

@@ -94,7 +94,9 @@ def nth_tie(
         ids = block * BLOCK + tl.arange(0, BLOCK)
         tie = (key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))) == key_wanted).to(tl.int32)
         rank = seen + tl.cumsum(tie, 0)
-        found = tl.max(tl.where((tie > 0) & (rank == wanted), ids, -1), 0)
+        # A shard that does not hold the block keeps the ties before it, and none behind it.
+        other = tl.where((wanted > 0) & (block < blocks), block * BLOCK, -1)
+        found = tl.maximum(tl.max(tl.where((tie > 0) & (rank == wanted), ids, -1), 0), other)
     else:
         # Mostly the first: one pass finds it.
         first = tl.full((), NO_ID, tl.int32)

@@ -116,7 +116,8 @@ def first_maximum(x_ptr, high_ptr, size, blocks, high, BLOCK: tl.constexpr, PADD
     block = tl.min(tl.where(maxima == high, at, NO_ID), 0)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
-    return tl.min(tl.where(key == high, ids, NO_ID), 0)
+    # Where another shard holds the block, its token is one of the block, whichever.
+    return tl.minimum(tl.min(tl.where(key == high, ids, NO_ID), 0), block * BLOCK + BLOCK - 1)
 
 
 @triton.jit
@@ -571,5 +572,6 @@ def drawn_from(
     kept = is_in(key_of(x), ids, cut_key, cut_id) & (is_before(key_of(x), ids, head_key, head_id) == 0)
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)
-    return block * BLOCK + tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0)
+    # A shard that does not hold the block finds it all the same.
+    return block * BLOCK + tl.minimum(tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0), BLOCK - 1)
 # fmt: on

@@ -1,0 +1,121 @@
+"""Hostile rows in shards drawn by the Triton kernels under its interpreter, each checked against the plain path.
+
+Run as a program, as Triton reads TRITON_INTERPRET when it is imported:
+python triton_shards.py ROWS '[job, ...]' '[[right, wrong], ...]'. Prints what was compared as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import recorded_triton  # noqa: F401
+import torch
+from triton_jobs import Job, program_job
+
+from tirage.backends.numpy import distribution
+from tirage.backends.sharded.communicators import Metered, ThreadGroup
+from tirage.backends.sharded.local_ids import localised
+from tirage.backends.torch import as_logits, triton_shards
+from tirage.backends.torch.results import blank
+from tirage.sampling_metadata import Drawn
+
+TOLD = ("token_ids", "sampled_logprobs", "support", "status")
+LAUNCHED = ("_MEASURE", "_SETTLE", "_BOUND", "_SPLIT", "_RESOLVE")
+
+
+class InTurn:
+    """A kernel whose launches wait for each other, as the interpreter runs one at a time."""
+
+    lock = threading.Lock()
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **options: Any) -> None:
+            with self.lock:
+                self._kernel[grid](*args, **options)
+
+        return launch
+
+
+def changed(pieces: Sequence[Sequence[str]]) -> ModuleType:
+    """The module that draws shards, with pieces of its source replaced, and kernels that run in turn."""
+    path = Path(str(triton_shards.__file__))
+    source = path.read_text()
+    for right, wrong in pieces:
+        assert source.count(right) == 1, f"{right!r} stands {source.count(right)} times in {path.name}"
+        source = source.replace(right, wrong)
+    module = ModuleType("changed_shards")
+    sys.modules[module.__name__] = module
+    exec(compile(source, str(path), "exec"), vars(module))
+    for name in LAUNCHED:
+        setattr(module, name, InTurn(getattr(module, name)))
+    return module
+
+
+def bounds_of(size: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """One to four shards of so many tokens, some of them without any, in any order."""
+    cuts = np.sort(rng.integers(0, size + 1, int(rng.integers(0, 4)))).tolist()
+    spans = list(pairwise([0, *cuts, size]))
+    return [spans[at] for at in rng.permutation(len(spans))]
+
+
+def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """How many rows of a job the kernels drew, on how many shards, and how many differ on some of them."""
+    x, rows = as_logits(job.logits), job.rows
+    which = np.flatnonzero(draws.supports(rows))
+    if not which.size:
+        return {"rows": 0, "shards": 0, "differences": 0}
+    expected = distribution.draw(x.numpy(), rows, Drawn.empty(rows), processes=job.processes)
+    group = ThreadGroup(len(bounds))
+
+    def draw(comm: Metered, start: int, stop: int) -> Drawn:
+        part = x[:, start:stop].contiguous() if start < stop else torch.full((x.shape[0], 1), -torch.inf)
+        out, (block, tile) = blank(rows, part), job.tiles
+        with np.errstate(all="ignore"):
+            own = localised(rows, start, stop)
+            draws.draw_into(out, part, rows, own, which, comm=comm, bounds=bounds, block=block, tile=tile)
+        return out.moved(torch.Tensor.numpy)
+
+    comms = [Metered(comm) for comm in group.communicators()]
+    drawn = group.run([partial(draw, comm, *span) for comm, span in zip(comms, bounds, strict=True)])
+    same = np.ones(which.size, bool)
+    for each in drawn:
+        for name in TOLD:
+            same &= same_bits(getattr(expected, name)[which], getattr(each, name)[which])
+    return {"rows": which.size, "shards": len(bounds), "differences": int((~same).sum()), "rounds": comms[0].rounds}
+
+
+def same_bits(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
+    """Where two arrays [n] have the same bits; all NaN are one."""
+    same = (expected == actual) & (np.signbit(expected) == np.signbit(actual))
+    return same | ((expected != expected) & (actual != actual))
+
+
+def main() -> None:
+    rows, jobs, pieces = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    draws, found = changed(pieces), []
+    for number in jobs:
+        job = program_job(number, rows)
+        bounds = bounds_of(job.logits.shape[1], np.random.default_rng(number))
+        found.append(compared(job, draws, bounds))
+        if pieces and found[-1]["differences"]:
+            break
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
