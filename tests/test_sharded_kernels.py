@@ -20,7 +20,7 @@ logits; see `triton_jobs.program_job`."""
 MISTAKES = {
     "the histogram is that of one shard": ("bins.sum(0, dtype=torch.int32)", "bins[0].clone()"),
     "blocks lie in the order of ranks": ("key=self.firsts.__getitem__", "key=int"),
-    "what other shards add to the sums is left out": ("(sums - rows.added).sum(0)", "(sums - rows.added)[0]"),
+    "what other shards add to the sums is left out": (" - sums[:, :LAWS]).sum(0)", " - sums[:, :LAWS])[0]"),
     "a mass in doubt stays so": ("rows.row[:, _WHOLE] |= weighed.to(torch.int32)", "pass"),
     "the listed logits of others are not there": ("        x.view(torch.int32).scatter_(1, at, each)\n", ""),
     "the least key of the range is one shard's": ("each[:, :, 1].amin(0)", "each[0, :, 1]"),

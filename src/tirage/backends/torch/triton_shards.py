@@ -26,7 +26,7 @@ from tirage.backends.torch import triton as whole
 from tirage.backends.torch.communicator import Communicator
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.kernels import layout
-from tirage.backends.torch.plan import AS_SET, CUTS, HEADER, IS_GREEDY, SUMS, DrawPlan
+from tirage.backends.torch.plan import AS_SET, CUTS, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
 from tirage.backends.torch.rule import integers, keys, values
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.operators import FIRST_FILTER
@@ -296,15 +296,17 @@ class ShardPasses:
         """
         numbers = torch.stack([part.length, *(part.row[:, at] for at in (_LEAST, _GREATEST, _LOWER_LENGTH))], 1)
         mass, count, added, each = self.exchanged(
-            self.of_blocks(part.mass), self.of_blocks(part.count), part.added.view(torch.int32), numbers
+            self.of_blocks(part.mass),
+            self.of_blocks(part.count),
+            part.added[:, :LAWS].contiguous().view(torch.int32),
+            numbers,
         )
-        sums = added.contiguous().view(torch.int64)
-        row = rows.row
+        row, sums = rows.row, rows.added
+        sums[:, :LAWS] += (added.contiguous().view(torch.int64) - sums[:, :LAWS]).sum(0)
         row[:, _LEAST], row[:, _GREATEST] = each[:, :, 1].amin(0), each[:, :, 2].amax(0)
         row[:, _LOWER_LENGTH] = each[:, :, 3].sum(0)
         every = replace(
             rows,
-            added=rows.added + (sums - rows.added).sum(0),
             length=each[:, :, 0].sum(0, dtype=torch.int32),
             mass=self.blocks.joined(mass).view(torch.int64),
             count=self.blocks.joined(count),
