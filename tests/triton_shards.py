@@ -20,7 +20,7 @@ from typing import Any
 os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
-import recorded_triton  # noqa: F401
+import recorded_triton
 import torch
 from triton_jobs import Job, program_job
 
@@ -106,6 +106,8 @@ def same_bits(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
+    recorded_triton.install()
+    torch.set_num_threads(1)
     rows, jobs, pieces = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
     draws, found = changed(pieces), []
     for number in jobs:
