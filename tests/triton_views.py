@@ -7,6 +7,7 @@ program; prints what each job compared as JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
+
+os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import recorded_triton
