@@ -88,7 +88,8 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
         with np.errstate(all="ignore"):
             own = localised(rows, start, stop)
             draws.draw_into(out, part, rows, own, which, comm=comm, bounds=bounds, block=block, tile=tile)
-        return out.moved(torch.Tensor.numpy)
+        to_numpy: Any = torch.Tensor.numpy
+        return out.moved(to_numpy)
 
     comms = [Metered(comm) for comm in group.communicators()]
     drawn = group.run([partial(draw, comm, *span) for comm, span in zip(comms, bounds, strict=True)])

@@ -117,7 +117,8 @@ def first_maximum(x_ptr, high_ptr, size, blocks, high, BLOCK: tl.constexpr, PADD
     ids = block * BLOCK + tl.arange(0, BLOCK)
     key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
     # Where another shard holds the block, its token is one of the block, whichever.
-    return tl.minimum(tl.min(tl.where(key == high, ids, NO_ID), 0), block * BLOCK + BLOCK - 1)
+    last = block * BLOCK + BLOCK - 1  # pyright: ignore[reportOperatorIssue]
+    return tl.minimum(tl.min(tl.where(key == high, ids, NO_ID), 0), last)
 
 
 @triton.jit
