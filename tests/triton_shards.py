@@ -97,7 +97,14 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
     for each in drawn:
         for name in TOLD:
             same &= same_bits(getattr(expected, name)[which], getattr(each, name)[which])
-    return {"rows": which.size, "shards": len(bounds), "differences": int((~same).sum()), "rounds": comms[0].rounds}
+    return {
+        "rows": which.size,
+        "shards": len(bounds),
+        "differences": int((~same).sum()),
+        "rounds": comms[0].rounds,
+        "bytes": comms[0].sent // which.size,
+        "blocks": draws.Blocks.of(bounds, job.tiles[0]).most,
+    }
 
 
 def same_bits(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
