@@ -57,6 +57,12 @@ def test_hostile_rows_in_shards_are_drawn_as_whole_ones() -> None:
 
 
 @pytest.mark.slow
+def test_shards_where_kernels_run_are_sampled_as_whole_rows() -> None:
+    # Five kernels on each of three shards, one of which has no tokens.
+    assert run(1, ()) == [{"rows": 7, "differences": 0, "launches": 15}]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_in_what_shards_exchange_are_seen(mistake: str) -> None:
     found = run(100, JOBS, MISTAKES[mistake])

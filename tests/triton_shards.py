@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -24,13 +25,26 @@ import recorded_triton
 import torch
 from triton_jobs import Job, program_job
 
+import tirage
+from tirage import SamplingParams
 from tirage.backends.numpy import distribution
+from tirage.backends.sharded import shards
 from tirage.backends.sharded.communicators import Metered, ThreadGroup
 from tirage.backends.sharded.local_ids import localised
-from tirage.backends.torch import as_logits, triton_shards
+from tirage.backends.torch import as_logits, triton, triton_shards
 from tirage.backends.torch.results import blank
 from tirage.sampling_metadata import Drawn
 
+ASKED: tuple[dict[str, Any], ...] = (
+    {"top_p": 0.9, "temperature": 0.7},
+    {"temperature": 0.0},
+    {"top_k": 40, "min_p": 0.01, "logit_bias": {699: 9.0, 700: 9.0}},
+    {"typical_p": 0.5},
+    {"top_p": 0.1, "min_keep": 5},
+    {"top_p": 0.9, "logprobs": 2},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.05},
+)
+"""Requests that the kernels draw, tensor operations, or the first shard alone."""
 TOLD = ("token_ids", "sampled_logprobs", "support", "status")
 LAUNCHED = ("_MEASURE", "_SETTLE", "_BOUND", "_SPLIT", "_RESOLVE")
 
@@ -38,7 +52,7 @@ LAUNCHED = ("_MEASURE", "_SETTLE", "_BOUND", "_SPLIT", "_RESOLVE")
 class InTurn:
     """A kernel whose launches wait for each other, as the interpreter runs one at a time."""
 
-    lock = threading.Lock()
+    lock, launches = threading.Lock(), 0
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -46,6 +60,7 @@ class InTurn:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, **options: Any) -> None:
             with self.lock:
+                InTurn.launches += 1
                 self._kernel[grid](*args, **options)
 
         return launch
@@ -107,6 +122,22 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
     }
 
 
+def through_the_door() -> dict[str, int]:
+    """`tirage.sample` of shards where the kernels run, of rows of each path, beside that of whole rows."""
+    for name in LAUNCHED:
+        setattr(triton_shards, name, InTurn(getattr(triton_shards, name)))
+    x = np.random.default_rng(1).normal(0, 3, (len(ASKED), 1200)).astype(np.float32)
+    asked = [SamplingParams(seed=row, **each) for row, each in enumerate(ASKED)]
+    parts = [x[:, :700], x[:, 700:700], x[:, 700:]]
+    with patch.object(shards, "kernels_for", lambda _: triton), np.errstate(all="ignore"):
+        found = tirage.sample(shards.Shards(parts), asked, step=3)
+    expected = tirage.sample(x, asked, step=3)
+    same = np.ones(len(asked), bool)
+    for name in ("token_ids", "sampled_logprobs", "support_sizes", "logprobs"):
+        same &= same_bits(getattr(expected, name), np.asarray(getattr(found, name)))
+    return {"rows": len(asked), "differences": int((~same).sum()), "launches": InTurn.launches}
+
+
 def same_bits(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
     """Where two arrays [n] have the same bits; all NaN are one."""
     same = (expected == actual) & (np.signbit(expected) == np.signbit(actual))
@@ -118,6 +149,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rows, jobs, pieces = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
     draws, found = changed(pieces), []
+    if not jobs:
+        found.append(through_the_door())
     for number in jobs:
         job = program_job(number, rows)
         bounds = bounds_of(job.logits.shape[1], np.random.default_rng(number))

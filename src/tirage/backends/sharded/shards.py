@@ -35,8 +35,9 @@ class Shard:
     What each process contributes, in bytes per row: entry 16; temperature and min-p 0; greedy 8; top-k 8 k up to
     k = 200, else 1664; top-p 520 where the 64 first tokens of every row suffice, else 2184; typical 1048; the draw 24;
     logprobs at most 32 + 8 top_n + 8 per asked id. Besides, 48 bytes per call and 8 per unseeded row;
-    docs/sharding.md has the whole table, and that of shards on CUDA, which kernels draw. Logits are gathered for rows with custom processors alone, which the first
-    process draws. What one process refuses, all do: each raises the same ParamsError, and the next call works.
+    docs/sharding.md has the whole table, and that of shards on CUDA, which kernels draw. Logits are gathered for rows
+    with custom processors alone, which the first process draws. What one process refuses, all do: each raises the same
+    ParamsError, and the next call works.
     """
 
     logits: Any
