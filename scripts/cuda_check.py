@@ -1,8 +1,8 @@
 """Checks the torch paths on this machine's GPU, then times them; writes benchmarks/results/cuda-<gpu>.json.
 
-Conformance first: random programs over logits of every awkward shape (paths "triton" and "eager") and every parameter
-of every preset (path "presets"), every field of every draw against the NumPy backend, which the tests hold to the
-executable specification. Then a batch whose rows lie on the device (`cuda_batch.py`): random lives, a compiled step, a
+Conformance first: random programs over logits of every awkward shape (paths "triton", "shards" and "eager") and every
+parameter of every preset (path "presets"), every field of every draw against the NumPy backend, which the tests hold to
+the executable specification. Then a batch whose rows lie on the device (`cuda_batch.py`): random lives, a compiled step, a
 CUDA graph, steps that wait for nothing. Then microseconds per call against one read of the logits, a sort-based sampler
 in torch, and FlashInfer where it is installed. Ends with status 1 if one bit differs.
 
@@ -20,8 +20,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from scripts import cuda_batch  # noqa: E402
 from tirage.operators.row import Process  # noqa: E402
 from tirage.sampling_metadata import Drawn, SamplingMetadata  # noqa: E402
 
-PATHS = ("triton", "eager", "presets", "batch")
+PATHS = ("triton", "shards", "eager", "presets", "batch")
 SIZES = (1, 33, 1000, 5000, 32000)
 SHAPES = ((1, 32000), (1, 128256), (64, 128256), (256, 128256))
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -152,15 +154,16 @@ def _random_jobs(path: str, sizes: list[int], batch: int) -> Iterator[Job]:
     from random_rows import FILTERS, random_case
 
     from tirage.backends.groups import taken
-    from tirage.backends.torch import filters, kernels, triton
+    from tirage.backends.torch import filters, kernels, triton, triton_shards
 
+    runs = {"triton": triton.supports, "shards": triton_shards.supports}
     ops = [op for op in FILTERS if op in (filters.STEPS if path == "eager" else kernels.FILTERS)]
     seed = 0
     while True:
         for size in sizes:
             logits, rows = random_case(seed, size, batch, ops=ops, reports=path == "eager")
             # Not everything that the kernels run they run together.
-            able = np.flatnonzero(triton.supports(rows)) if path == "triton" else np.arange(rows.count)
+            able = np.flatnonzero(runs[path](rows)) if path in runs else np.arange(rows.count)
             if able.size:
                 yield Job(logits=logits[able], rows=taken(rows, able))
             seed += 1
@@ -197,6 +200,8 @@ def _draw(path: str, job: Job, x: torch.Tensor) -> Drawn:
 
     if path == "presets":
         return dispatch.draw_on_device(x, job.rows, job.processes, kernels=triton)
+    if path == "shards":
+        return _in_shards(job, x, 1 if x.is_cpu else 2)
     out, which = results.blank(job.rows, x), np.arange(job.rows.count)
     if path == "eager":
         eager.draw_into(out, x, job.rows, which)
@@ -205,6 +210,27 @@ def _draw(path: str, job: Job, x: torch.Tensor) -> Drawn:
     else:
         triton.draw_into(out, x, job.rows, which)
     return out
+
+
+def _in_shards(job: Job, x: torch.Tensor, number: int) -> Drawn:
+    """What shards on one device draw, each in a thread; under the interpreter, which has only one, one shard."""
+    from tirage.backends.sharded.communicators import ThreadGroup
+    from tirage.backends.sharded.local_ids import localised
+    from tirage.backends.torch import results, triton_shards
+
+    group, which = ThreadGroup(number), np.arange(job.rows.count)
+    ends = [x.shape[1] * at // number for at in range(number + 1)]
+    bounds = list(pairwise(ends))
+
+    def draw(comm: Any, start: int, stop: int) -> Drawn:
+        part = x[:, start:stop].contiguous()
+        out = results.blank(job.rows, part)
+        own = localised(job.rows, start, stop)
+        triton_shards.draw_into(out, part, job.rows, own, which, comm=comm, bounds=bounds)
+        return out
+
+    work = [partial(draw, comm, *span) for comm, span in zip(group.communicators(), bounds, strict=True)]
+    return group.run(work)[0]
 
 
 def _different(expected: NDArray, actual: NDArray) -> int:

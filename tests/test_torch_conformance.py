@@ -213,6 +213,7 @@ def test_the_check_for_owners_of_a_gpu_runs_whole(tmp_path: Path) -> None:
     checked = cuda_check(tmp_path, "--draws 4 --sizes 5 --shapes 2x1000 --rounds 1 --lives 1")
     assert [(p["path"], p["differences"]) for p in checked["conformance"]] == [
         ("triton", 0),
+        ("shards", 0),
         ("eager", 0),
         ("presets", 0),
     ]
