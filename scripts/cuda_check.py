@@ -2,9 +2,9 @@
 
 Conformance first: random programs over logits of every awkward shape (paths "triton", "shards" and "eager") and every
 parameter of every preset (path "presets"), every field of every draw against the NumPy backend, which the tests hold to
-the executable specification. Then a batch whose rows lie on the device (`cuda_batch.py`): random lives, a compiled step, a
-CUDA graph, steps that wait for nothing. Then microseconds per call against one read of the logits, a sort-based sampler
-in torch, and FlashInfer where it is installed. Ends with status 1 if one bit differs.
+the executable specification. Then a batch whose rows lie on the device (`cuda_batch.py`): random lives, a compiled
+step, a CUDA graph, steps that wait for nothing. Then microseconds per call against one read of the logits, a sort-based
+sampler in torch, and FlashInfer where it is installed. Ends with status 1 if one bit differs.
 
     python scripts/cuda_check.py                                    # a CUDA device, 1,000,000 draws of each path
     python scripts/cuda_check.py --device cpu --interpret --draws 8 --sizes 5 --no-speed --out check.json
