@@ -165,10 +165,12 @@ def test_rows_with_protected_tokens_of_xtc_are_drawn_as_sets() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"xtc_probability": 0.5, "xtc_threshold": 0.1}, {"typical_p": 0.5}])
 @pytest.mark.parametrize("mode", ["raw", "processed", "sampled"])
-def test_the_host_tells_logprobs_that_follow_from_no_prefix(mode: str, given: dict[str, float]) -> None:
+def test_draws_tell_what_logprobs_follow_from(mode: str, given: dict[str, float]) -> None:
     params = tirage.SamplingParams(dynatemp_range=0.5, logprobs=2, logprobs_mode=mode, **given)
     form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
-    assert (form is not None) == (mode == "raw" or not given)
+    assert form is not None
+    assert form.keeps == (mode == "sampled" and form.meta[IS_GREEDY] == AS_SET)
+    assert form.mixes == (mode == "sampled" and "xtc_probability" in given)
 
 
 @needs_triton
