@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import tirage
 from tirage import SamplingParams, Status
 from tirage.backends import sharded
+from tirage.backends.sharded.agreement import is_one_kind
 from tirage.backends.sharded.communicators import Metered, ThreadGroup
 from tirage.draw import Draw
 
@@ -133,3 +134,8 @@ def test_only_the_logits_of_the_rows_that_need_it_cross(calls: Calls) -> None:
     drawn_in_parts, fields_told = 16 + 24, 8 * 6
     changed = 4 * 500 + fields_told - drawn_in_parts
     assert sent([plain[0], named("reversed", seed=1), plain[2]]) == sent(plain) + changed
+
+
+def test_kernels_draw_shards_on_gpus_of_one_kind_alone() -> None:
+    assert all(is_one_kind(kinds) for kinds in ([90], [80, 80, 80]))
+    assert not any(is_one_kind(kinds) for kinds in ([0], [0, 0], [90, 0], [80, 90]))

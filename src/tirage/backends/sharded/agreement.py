@@ -18,8 +18,8 @@ from tirage.sampling_metadata import MAX_VOCAB, SamplingMetadata
 
 _REASON_BYTES = 512
 """How much of the message of a refusal is sent to the other shards."""
-_REFUSED, _WITH_KERNELS = 1, 2
-"""What a shard says of itself: that it refused its arguments, or that the Triton kernels run where it lies."""
+_REFUSED = 1
+"""What a shard says of itself that refused its arguments; else 0, or more where the Triton kernels run."""
 _EQUAL_EVERYWHERE = tuple(
     field.name for field in fields(SamplingMetadata) if field.name not in {"memo", "records", "chances"}
 )
@@ -29,7 +29,7 @@ _EQUAL_EVERYWHERE = tuple(
 class ShardLayout:
     """Which token ids each shard holds: [start, stop) by rank, together [0, vocab_size).
 
-    `has_kernels` says that all of them lie where the Triton kernels run.
+    `has_kernels` says that all of them lie where the Triton kernels run, and compute alike.
     """
 
     bounds: tuple[tuple[int, int], ...]
@@ -61,14 +61,17 @@ class ShardLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardShape:
-    """The shape of one shard's part of a draw, and a digest of everything that must be equal on all shards."""
+    """The shape of one shard's part of a draw, and a digest of everything that must be equal on all shards.
+
+    `architecture` is 0 where no Triton kernels run, else a number above 1 of the kind of GPU.
+    """
 
     rows: int
     start: int
     width: int
     vocab_size: int
     digest: int
-    has_kernels: bool
+    architecture: int
 
 
 def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
@@ -77,8 +80,7 @@ def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
     `like` is a tensor, of any shape, on this shard's device. One round, 48 bytes. A shard that refused its arguments
     takes part through `refuse` instead.
     """
-    ready = _WITH_KERNELS if own.has_kernels else 0
-    mine = [ready, own.rows, own.start, own.start + own.width, own.vocab_size, own.digest]
+    mine = [own.architecture, own.rows, own.start, own.start + own.width, own.vocab_size, own.digest]
     shapes = _gathered(comm, mine, like)
     if any(shape[0] == _REFUSED for shape in shapes):
         raise _refusal(comm, "", like)
@@ -87,13 +89,19 @@ def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
         if len(set(seen)) > 1:
             raise ParamsError(f"shards must have {name}, got {seen} by rank")
     layout = ShardLayout.of([(shape[2], shape[3]) for shape in shapes], own.vocab_size)
-    layout = replace(layout, has_kernels=all(shape[0] == _WITH_KERNELS for shape in shapes))
+    layout = replace(layout, has_kernels=is_one_kind([shape[0] for shape in shapes]))
     odd = [rank for rank, shape in enumerate(shapes) if shape[5] != shapes[0][5]]
     if odd:
         raise ParamsError(
             f"params, history, step, mask and sample_index must be equal on every shard, got others on {odd} than on 0"
         )
     return layout
+
+
+def is_one_kind(architectures: Sequence[int]) -> bool:
+    """Whether the Triton kernels run on all shards, on GPUs of one kind: others may round what bounds a cut otherwise,
+    and all shards have to look for it in the same range."""
+    return min(architectures) > _REFUSED and len(set(architectures)) == 1
 
 
 def refuse(comm: Communicator, error: Exception, like: Tensor) -> NoReturn:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tirage.backends import find, known, type_name
-from tirage.backends.sharded.agreement import ShardLayout, ShardShape, agree, digest, refuse, share_seeds
+from tirage.backends.sharded.agreement import ShardLayout, ShardShape, agree, digest, is_one_kind, refuse, share_seeds
 from tirage.backends.sharded.communicators import ThreadGroup, communicator
 from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch.arrays import as_logits
@@ -98,7 +98,7 @@ class ReadyShard:
             width=self.width,
             vocab_size=self.vocab_size,
             digest=own,
-            has_kernels=kernels_for(self.matrix) is not None,
+            architecture=architecture(self.matrix),
         )
         layout = agree(self.comm, shape, self.matrix)
         share_seeds(self.comm, rows, batch.unseeded, self.matrix)
@@ -161,13 +161,21 @@ class ReadyShards:
         """One token per row; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None."""
         rows = batch.metadata(_words(mask))
         group = ThreadGroup(len(self.parts))
-        layout = replace(self.layout, has_kernels=all(kernels_for(part) is not None for part in self.parts))
+        layout = replace(self.layout, has_kernels=is_one_kind([architecture(part) for part in self.parts]))
         work = [
             partial(draw_shard, comm, layout, part, rows, batch.processes)
             for comm, part in zip(group.communicators(), self.parts, strict=True)
         ]
         drawn = group.run(work)[0]
         return drawn.moved(lambda tensor: tensor.cpu().numpy()) if isinstance(self.first, np.ndarray) else drawn
+
+
+def architecture(logits: Tensor) -> int:
+    """A number above 1 of the kind of GPU that logits [B, n] lie on, 0 where the Triton kernels do not run."""
+    if kernels_for(logits) is None:
+        return 0
+    major, minor = torch.cuda.get_device_capability(logits.device) if logits.is_cuda else (1, 0)
+    return 10 * major + minor
 
 
 def _checked(logits: Any, start: int, vocab_size: int) -> tuple[Tensor, ParamsError | None]:

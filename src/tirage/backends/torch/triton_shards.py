@@ -25,7 +25,7 @@ from tirage.backends.torch import kernels
 from tirage.backends.torch import triton as whole
 from tirage.backends.torch.communicator import Communicator
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.kernels import layout
+from tirage.backends.torch.kernels import lanes, layout
 from tirage.backends.torch.plan import AS_SET, CUTS, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
 from tirage.backends.torch.rule import integers, keys, values
 from tirage.exact.keys import NEG_INF_KEY
@@ -43,8 +43,7 @@ _RESOLVE: Any = kernels.resolve
 _WHOLE, _LEAST, _GREATEST, _LOWER_LENGTH = (
     at.value for at in (layout.WHOLE, layout.LEAST, layout.GREATEST, layout.LOWER_LENGTH)
 )
-_SAMPLE = 64
-_FIRST_C, _LAST_C = 3, 4
+_FIRST_C, _LAST_C, _SAMPLE = layout.FIRST_C.value, layout.LAST_C.value, lanes.SAMPLED.value
 _NO_KEY, _WORD = -(1 << 31), (1 << 32) - 1
 _FILTERS = (GREEDY, TEMPERATURE, *CUTS)
 _WEIGHED = (TOP_P, FLOORED[TOP_P])
