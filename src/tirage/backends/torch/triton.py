@@ -61,7 +61,7 @@ def draw_into(
         logits, some = logits[at], taken(rows, which)
     early = ~smooths_last(some.programs)
     state, plan = edited(logits, some, early), DrawPlan.of(some).without_smoothing(early)
-    beside = _beside(some, logits) if plan.planes else Beside()
+    beside = _beside(some, logits, tells=bool(plan.planes))
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
@@ -95,8 +95,7 @@ def launch(
 
     `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `planes`. Everything is
     allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a column
-    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed. `beside` is for
-    those that are drawn as sets.
+    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
     """
     needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
     x = x.clone() if planes & REWRITES else x
@@ -205,11 +204,12 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What is known, and told, of B rows that are drawn as sets, beside their numbers in a plan; None is nothing.
+    """What is known, and told, of B rows beside their numbers in a plan; None is nothing.
 
-    `told` float64 [B] are the chances of their tokens before adaptive-p, or where there is `carry`, the table of
-    `device.carry`, what they carry after their tokens, which is noted there too. `spared` int32 [S, ceil(V / 32)] are
-    bitmasks of what XTC never removes. `slots` int64 [B] says which rows of both tables are theirs.
+    `told` float64 [B] are the chances of the tokens of rows that are drawn as sets, before adaptive-p, or where there
+    is `carry`, the table of `device.carry`, what they carry after their tokens, which is noted there too. `spared`
+    int32 [S, ceil(V / 32)] are bitmasks of what XTC never removes. `slots` int64 [B] says which rows of both tables are
+    theirs.
     """
 
     told: Tensor | None = None
@@ -236,10 +236,10 @@ class Beside:
         return tuple(one if each is None else each for each, one in zip(given, other, strict=True))
 
 
-def _beside(rows: SamplingMetadata, logits: Tensor) -> Beside:
-    """That of the rows of logits [B, V], which lie in no table on the device."""
+def _beside(rows: SamplingMetadata, logits: Tensor, *, tells: bool) -> Beside:
+    """That of the rows of logits [B, V], which lie in no table on the device; chances are told where it `tells`."""
     b, size = logits.shape
-    told = None if rows.chances is None else torch.empty(b, dtype=torch.float64, device=logits.device)
+    told = None if rows.chances is None or not tells else torch.empty(b, dtype=torch.float64, device=logits.device)
     if not rows.protected_ids.size:
         return Beside(told=told)
     flags = np.zeros((b, -(-size // 32) * 32), bool)
@@ -284,7 +284,8 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
             **WIDE,
         )
     else:
-        _RESOLVE[b,](*passed, *found, *shape, steps, **sizes, **WIDE)
+        _, slots, _, spared = beside.tables(meta, work.length)
+        _RESOLVE[b,](*passed, slots, spared, *found, *shape, steps, beside.spares, **sizes, **WIDE)
     return token, logprob, support, status
 
 
