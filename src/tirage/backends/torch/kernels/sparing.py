@@ -74,7 +74,7 @@ def count_from_spared(x_ptr, row_ptr, spared_ptr, spares, cut_key, cut_id, size,
         for start in range(0, spares, PART):
             at = start + tl.arange(0, PART)
             words = tl.load(own_words(row_ptr, spared_ptr, spares) + at, mask=at < spares, other=0)
-            while tl.max((words != 0).to(tl.int32), 0) > 0:
+            while tl.max((words != 0).to(tl.int32), 0) > 0:  # pyright: ignore[reportOperatorIssue]
                 _, _, key, words = spared_at(x_ptr, at, words, cut_key, cut_id, size)
                 tl.atomic_max(row_ptr + LEFT_HIGH, tl.max(key, 0), sem="relaxed")
         tl.debug_barrier()
@@ -96,7 +96,7 @@ def with_spared(
         for start in range(0, spares, PART):
             at = start + tl.arange(0, PART)
             words = tl.load(own_words(row_ptr, spared_ptr, spares) + at, mask=at < spares, other=0)
-            while tl.max((words != 0).to(tl.int32), 0) > 0:
+            while tl.max((words != 0).to(tl.int32), 0) > 0:  # pyright: ignore[reportOperatorIssue]
                 ids, x, key, words = spared_at(x_ptr, at, words, cut_key, cut_id, size)
                 head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
                 head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
