@@ -188,7 +188,7 @@ FURTHER_MISTAKES = {
         "tl.atomic_max(row_ptr + LEFT_HIGH, tl.max(key, 0)",
         "tl.atomic_max(row_ptr + LEFT_HIGH, tl.min(key, 0)",
     ),
-    "what XTC spares is counted twice where it is not always on": ("tl.where(is_always, number, 0)", "number"),
+    "what XTC spares is counted twice": ("return others, support + number", "return others, support + 2 * number"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003)

@@ -33,7 +33,7 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )
-from tirage.backends.torch.kernels.sparing import count_from_spared, is_before, with_spared
+from tirage.backends.torch.kernels.sparing import count_from_spared, is_before, is_new, with_spared
 from tirage.backends.torch.kernels.thresholds import is_xtc, least_kept, share_of, sum_128
 from tirage.exact.philox import Domain
 from tirage.operators.xtc import XTC_TIES_KEPT
@@ -108,7 +108,8 @@ def without_head(
     x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, n, ties, kind, lowest, cut_key, cut_id, m, c, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(masses of the blocks, how many tokens are removed) once `each` int64 [PADDED] is without what XTC removes.
+    """(masses of the blocks, how many tokens are removed that have a weight) once `each` int64 [PADDED] is without what
+    XTC removes.
 
     The masses `each` of the blocks lie in the plane `kind`, unless the range has one key only.
     """
@@ -129,7 +130,8 @@ def without_head(
             goes = is_in(key, ids, cut_key, cut_id) & is_before(key, ids, head_key, head_id)
             w = tl.where(goes, weight_of(exponent_of(x, m, c)), 0)
             tl.atomic_add(mass_ptr + ids // BLOCK * 4 + kind, -w, mask=goes, sem="relaxed")
-            gone += tl.sum(goes.to(tl.int32), 0)
+            # Behind a temperature what is removed may weigh nothing.
+            gone += tl.sum((w > 0).to(tl.int32), 0)
         tl.debug_barrier()
         each = tl.load(mass_ptr + at * 4 + kind, mask=at < blocks, other=0, cache_modifier=".cg")
     return each, gone
@@ -170,13 +172,6 @@ def weighed_anew(
 
 
 @triton.jit
-def is_new(w, x, old_m, c, is_always):
-    """Whether tokens, any shape, that XTC leaves with the weights `w` had none before; where it is always on, whether
-    they have one."""
-    return (w > 0) & (is_always | (weight_of(exponent_of(x, old_m, c)) == 0))
-
-
-@triton.jit
 def weight_left(x, ids, row_ptr, c, spared):
     """The weights of tokens, any shape, in what XTC leaves: 0 for what it removes, but not of those that are `spared`.
     """
@@ -208,9 +203,10 @@ def left_by_xtc(
         )
         support -= tl.where(is_always, gone, 0)
     others, number = with_spared(
-        x_ptr, mass_ptr, row_ptr, spared_ptr, spares, others, cut_key, cut_id, c, size, blocks, BLOCK, PADDED, TILE
+        x_ptr, mass_ptr, row_ptr, spared_ptr, spares, others, cut_key, cut_id, m, c, is_always, size, blocks, BLOCK,
+        PADDED, TILE,
     )
-    return others, support + tl.where(is_always, number, 0)
+    return others, support + number
 # fmt: on
 
 

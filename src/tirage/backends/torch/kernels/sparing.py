@@ -45,6 +45,13 @@ def is_before(key, ids, head_key, head_id):
 
 
 @triton.jit
+def is_new(w, x, old_m, c, is_always):
+    """Whether tokens, any shape, that XTC leaves with the weights `w` had none before; where it is always on, whether
+    they have one."""
+    return (w > 0) & (is_always | (weight_of(exponent_of(x, old_m, c)) == 0))
+
+
+@triton.jit
 def first_bits(words):
     """(the lowest set bit of int32 words, any shape, 0 where there is none, and its number)."""
     bit = words & -words
@@ -82,11 +89,14 @@ def count_from_spared(x_ptr, row_ptr, spared_ptr, spares, cut_key, cut_id, size,
 
 @triton.jit
 def with_spared(
-    x_ptr, mass_ptr, row_ptr, spared_ptr, spares, each, cut_key, cut_id, c, size, blocks,
+    x_ptr, mass_ptr, row_ptr, spared_ptr, spares, each, cut_key, cut_id, old_m, c, is_always, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(masses of the blocks, how many tokens are added) once `each` int64 [PADDED] has the tokens before the head that
-    XTC never removes."""
+    """(masses of the blocks, a number of tokens) once `each` int64 [PADDED] has the tokens before the head that
+    XTC never removes.
+
+    The number is how many of these have a weight or, unless XTC is always on, how many that had none before.
+    """
     PART: tl.constexpr = TILE // 4
     lanes, number = tl.arange(0, PADDED), tl.full((), 0, tl.int32)
     if spares > 0:
@@ -104,7 +114,7 @@ def with_spared(
                 w = weight_of(exponent_of(tl.minimum(x, m), m, c))
                 w = tl.where(is_before(key, ids, head_key, head_id), w, 0)
                 tl.atomic_add(mass_ptr + ids // BLOCK * 4 + ABOVE_FIRST, w, mask=w > 0, sem="relaxed")
-                number += tl.sum((w > 0).to(tl.int32), 0)
+                number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
         tl.debug_barrier()
         each = tl.load(mass_ptr + lanes * 4 + ABOVE_FIRST, mask=lanes < blocks, other=0, cache_modifier=".cg")
     return each, number
