@@ -263,13 +263,15 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     listed = torch.empty(b if work.filters else 0, work.size, dtype=torch.int32, device=device)
     shape, steps = (work.columns, work.size, blocks), (work.columns - HEADER) // STEP_WIDTH
     row, status, block, padded = work.row, work.status, work.block, work.padded
+    _, slots, _, spared = beside.tables(meta, work.length)
 
     if work.draws:
         if work.sums:
             _WEIGH[b, blocks](x, meta, row, status, mass, count, work.added, *shape, steps, BLOCK=block, **EXACT)
         _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
         _SPLIT[b, blocks](
-            *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, work.plane, *shape),
+            *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, slots, work.plane, *shape),
+            beside.spares,
             BLOCK=block,
             **EXACT,
         )
@@ -284,8 +286,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
             **WIDE,
         )
     else:
-        _, slots, _, spared = beside.tables(meta, work.length)
-        _RESOLVE[b,](*passed, slots, spared, *found, *shape, steps, beside.spares, **sizes, **WIDE)
+        _RESOLVE[b,](*passed, spared, *found, *shape, steps, beside.spares, **sizes, **WIDE)
     return token, logprob, support, status
 
 

@@ -73,7 +73,6 @@ from tirage.backends.torch.kernels.sets import (
     weights_at,
     word,
 )
-from tirage.backends.torch.kernels.sparing import note_slot
 from tirage.backends.torch.kernels.steps import base_of, is_joint, run_step
 from tirage.backends.torch.kernels.thresholds import is_xtc
 from tirage.backends.torch.plan import AS_SET
@@ -118,7 +117,6 @@ def general(
             meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, planes, LONG,
         )
     else:
-        note_slot(row_ptr, slots_ptr, row, spares)
         token, lp, support = resolve_row(
             x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
             spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE,

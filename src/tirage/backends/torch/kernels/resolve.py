@@ -80,7 +80,7 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.sparing import is_before, is_spared, note_slot
+from tirage.backends.torch.kernels.sparing import is_before, is_spared
 from tirage.backends.torch.kernels.thresholds import (
     is_by_logit,
     is_min_p,
@@ -164,7 +164,7 @@ def lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE:
 @triton.jit(do_not_specialize=(*VARYING, "spares"))
 def resolve(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
-    slots_ptr, spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, spares,
+    spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """Run the steps of one row on its open range and draw: token, logprob and support.
@@ -172,7 +172,6 @@ def resolve(
     `spares` is how many words of a slot say which tokens XTC never removes.
     """
     row = tl.program_id(0).to(tl.int64)
-    note_slot(row_ptr, slots_ptr, row, spares)
     token, lp, support = resolve_row(
         x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
         spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import ABOVE_FIRST, HEAD_ID, HEAD_KEY, HIGH, LEFT_HIGH, SLOT, WIDTH
+from tirage.backends.torch.kernels.layout import ABOVE_FIRST, HEAD_ID, HEAD_KEY, HIGH, LEFT_HIGH, SLOT
 from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, exponent_of, is_in, key_of, value_of, weight_of
 
 _WORD_BITS = tl.constexpr(5)
@@ -17,11 +17,10 @@ _BIAS = tl.constexpr(127)
 
 
 @triton.jit
-def note_slot(row_ptr, slots_ptr, row, spares):
-    """Writes where the bits of a row are to be found: a pointer to them would take registers until they are read."""
-    slot = tl.load(slots_ptr + row, mask=spares > 0, other=0)
-    tl.store(row_ptr + row * WIDTH + SLOT, slot.to(tl.int32))
-    tl.debug_barrier()
+def note_slot(row_ptr, slots_ptr, spares):
+    """Writes where the bits of a row are to be found: a kernel that runs steps has no registers for a pointer."""
+    slot = tl.load(slots_ptr, mask=spares > 0, other=0)
+    tl.store(row_ptr + SLOT, slot.to(tl.int32))
 
 
 @triton.jit
