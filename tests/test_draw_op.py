@@ -155,9 +155,9 @@ def test_xtc_runs_there_where_no_top_p_cuts_a_weight() -> None:
         assert can_run(program).tolist() == [runs]
 
 
-def test_rows_with_protected_tokens_of_xtc_are_drawn_as_sets() -> None:
-    for protected, p, kind in (((), 0.5, BY_PASSES), ((3,), 0.5, AS_SET), ((3,), 0.0, BY_PASSES)):
-        params = tirage.SamplingParams(xtc_probability=p, xtc_protected_ids=protected)
+def test_rows_with_protected_tokens_of_xtc_are_drawn_by_passes_unless_another_filter_is_not() -> None:
+    for protected, typical, kind in (((), 1.0, BY_PASSES), ((3,), 1.0, BY_PASSES), ((3,), 0.9, AS_SET)):
+        params = tirage.SamplingParams(xtc_probability=0.5, xtc_protected_ids=protected, typical_p=typical)
         form = form_of(SamplingRow.of(params, History.of((), (), vocab_size=V)))
         assert form is not None
         assert form.meta[IS_GREEDY] == kind

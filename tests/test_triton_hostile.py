@@ -34,10 +34,10 @@ doubt, 4002 an eta and 4013 a top-n-sigma, run twice, whose thresholds stand at 
 FEW_JOBS = (*SMALL_JOBS[:14:2], 66, 2000, 3000, 4002, 4013, 5000, 5001)
 AVERAGED_JOBS = (13, 15, 17, 20, 22, 36)
 """Jobs with an eta, p-less and top-n-sigma each, of more tokens than there are lanes for."""
-FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001, 6504, 7010, 7015, 7020)
+FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001, 6504, 7010, 7015, 7020, 8013, 8014)
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC; 6000 and 6001 have a
 top-k and a min-p that remove few tokens, or none, before such a temperature, 6504 a min-p behind it that removes none
-at T = 1, those from 7000 on an XTC before a temperature."""
+at T = 1, those from 7000 on an XTC before a temperature, and those from 8000 on one that spares tokens."""
 TOO_EARLY = ("first_lane(middle >= goal + doubt)", "begin")
 TOO_LATE = (
     "begin = tl.maximum(begin, first_lane(middle >= goal - doubt))",
@@ -175,6 +175,20 @@ FURTHER_MISTAKES = {
         "tl.where(is_in(key, ids, cut_key, cut_id - 1), weight_left",
     ),
     "tokens that weigh something only without the head are not counted": ("support + number)", "support)"),
+    "what XTC spares weighs nothing": (
+        "head_id), w, 0)\n                tl",
+        "head_id), 0 * w, 0)\n                tl",
+    ),
+    "what XTC spares is not drawn": ("(is_spared(ids, gone, row_ptr, spared_ptr, spares) == 0)", "(ids >= 0)"),
+    "the law of XTC removes what it spares": (
+        "spared = is_spared(token, token >= 0, row_ptr, spared_ptr, spares)",
+        "spared = 0 * token",
+    ),
+    "weights count from the largest logit that XTC does not spare": (
+        "tl.atomic_max(row_ptr + LEFT_HIGH, tl.max(key, 0)",
+        "tl.atomic_max(row_ptr + LEFT_HIGH, tl.min(key, 0)",
+    ),
+    "what XTC spares is counted twice": ("return others, support + number", "return others, support + 2 * number"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009)

@@ -67,6 +67,8 @@ FEW_REMOVED, SHARPER = 6000, 6500
 """Jobs from these numbers on have filters that remove few tokens, or none: see `few_removed_job`."""
 TEMPERED = 7000
 """Jobs from that number on have an XTC before a temperature: see `tempered_job`."""
+SPARING = 8000
+"""Jobs from that number on have an XTC that spares tokens: see `sparing_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -83,6 +85,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= SPARING:
+        return sparing_job(number, rows)
     if number >= TEMPERED:
         return tempered_job(number, rows)
     if number >= FEW_REMOVED:
@@ -274,6 +278,24 @@ def tempered_job(number: int, rows: int) -> Job:
         coin = int(r.choice([share, int(0.3 * 2**32), 1 << 32]))
         programs.append([*before, (int(op), coin, *operands), (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))])
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def sparing_job(number: int, rows: int) -> Job:
+    """The same in which XTC spares a few tokens, half of them, or all; in two of three jobs no temperature follows."""
+    r, job = np.random.default_rng(number), tempered_job(number, rows)
+    programs, size = job.rows.programs.copy(), job.logits.shape[1]
+    if number % 3:
+        at = np.argmax(np.isin(programs[:, :, 0], (XTC, XTC_TIES_KEPT)), axis=1) + 1
+        programs[np.arange(rows), at] = 0
+    part = r.choice([0.0, 0.05, 0.5, 1.0], (rows, 1))
+    flags = r.random((rows, size)) < part
+    packed = replace(
+        job.rows,
+        programs=programs,
+        protected_start=np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int64),
+        protected_ids=np.nonzero(flags)[1].astype(np.int32),
+    )
+    return replace(job, rows=packed)
 
 
 def _share_of_one(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> float | None:

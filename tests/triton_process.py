@@ -238,6 +238,15 @@ EXCLUSIONS = {
     "only XTC before a temperature": SamplingParams(
         xtc_probability=0.5, xtc_threshold=1e-3, temperature=0.7, semantics="llamacpp"
     ),
+    "XTC that spares": SamplingParams(xtc_probability=0.5, xtc_threshold=1e-3, xtc_protected_ids=(7, 1000, 9000)),
+    "XTC that spares before a temperature": SamplingParams(
+        xtc_probability=0.5,
+        xtc_threshold=1e-3,
+        xtc_protected_ids=(7,),
+        min_p=0.02,
+        temperature=0.7,
+        semantics="llamacpp",
+    ),
 }
 """Requests that remove the likeliest tokens."""
 THRESHOLDS = {
@@ -258,14 +267,6 @@ AS_SETS = {
     "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
     "top-h": SamplingParams(top_h=0.4),
     "tail-free": SamplingParams(tfs=0.95),
-    "XTC that spares": SamplingParams(
-        xtc_probability=0.5,
-        xtc_threshold=1e-3,
-        xtc_protected_ids=(7,),
-        min_p=0.02,
-        temperature=0.7,
-        semantics="llamacpp",
-    ),
 }
 """Requests that are drawn as sets, in a thread block each."""
 

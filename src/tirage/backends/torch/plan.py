@@ -103,9 +103,9 @@ class DrawPlan:
         ops = programs[:, :, 0]
         kind = np.where((ops == GREEDY).any(axis=1), GREEDILY, BY_PASSES)
         known = np.isin(ops, FILTERS) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
-        # What XTC spares is known where rows are drawn as sets.
-        by_passes = known.all(axis=1) & can_run(programs) & (np.diff(rows.protected_start) == 0)
-        kind = np.where(by_passes, kind, AS_SET)
+        # What XTC spares stands in no order: sets with it are marked, which is for rows that are drawn as sets.
+        is_marked = (np.diff(rows.protected_start) > 0) & (rows.views == View.SAMPLED)
+        kind = np.where(known.all(axis=1) & can_run(programs) & ~is_marked, kind, AS_SET)
         first, last = constants(programs)
         sums = summed(programs)
         header = (rows.seeds, rows.steps, rows.samples, first, last, kind, sums, listed(programs), 0)

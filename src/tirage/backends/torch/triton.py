@@ -61,7 +61,7 @@ def draw_into(
         logits, some = logits[at], taken(rows, which)
     early = ~smooths_last(some.programs)
     state, plan = edited(logits, some, early), DrawPlan.of(some).without_smoothing(early)
-    beside = _beside(some, logits) if plan.planes else Beside()
+    beside = _beside(some, logits, tells=bool(plan.planes))
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
@@ -95,8 +95,7 @@ def launch(
 
     `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `planes`. Everything is
     allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a column
-    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed. `beside` is for
-    those that are drawn as sets.
+    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
     """
     needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
     x = x.clone() if planes & REWRITES else x
@@ -208,13 +207,13 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What is known, and told, of B rows that are drawn as sets, beside their numbers in a plan; None is nothing.
+    """What is known, and told, of B rows beside their numbers in a plan; None is nothing.
 
-    `told` float64 [B] are the chances of their tokens before adaptive-p, or where there is `carry`, the table of
-    `device.carry`, what they carry after their tokens, which is noted there too. `spared` int32 [S, ceil(V / 32)] are
-    bitmasks of what XTC never removes. `scale` float32 [S, 2] is NaN of rows of whose sets `Workspace.added` is to tell
-    (`told`), and `kept` uint8 [B, V] is where these are marked, without columns where none has to be. `slots` int64 [B]
-    says which rows of the tables with S rows are theirs.
+    `told` float64 [B] are the chances of the tokens of rows that are drawn as sets, before adaptive-p, or where there
+    is `carry`, the table of `device.carry`, what they carry after their tokens, which is noted there too. `spared`
+    int32 [S, ceil(V / 32)] are bitmasks of what XTC never removes. `scale` float32 [S, 2] is NaN of rows of whose sets
+    `Workspace.added` is to tell (`told`), and `kept` uint8 [B, V] is where these are marked, without columns where none
+    has to be. `slots` int64 [B] says which rows of the tables with S rows are theirs.
     """
 
     told: Tensor | None = None
@@ -248,10 +247,10 @@ class Beside:
         return tuple(one if each is None else each for each, one in zip(given, other, strict=True))
 
 
-def _beside(rows: SamplingMetadata, logits: Tensor) -> Beside:
-    """That of the rows of logits [B, V], which lie in no table on the device."""
+def _beside(rows: SamplingMetadata, logits: Tensor, *, tells: bool) -> Beside:
+    """That of the rows of logits [B, V], which lie in no table on the device; chances are told where it `tells`."""
     b, size = logits.shape
-    told = None if rows.chances is None else torch.empty(b, dtype=torch.float64, device=logits.device)
+    told = None if rows.chances is None or not tells else torch.empty(b, dtype=torch.float64, device=logits.device)
     if not rows.protected_ids.size:
         return Beside(told=told)
     flags = np.zeros((b, -(-size // 32) * 32), bool)
@@ -275,13 +274,15 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     listed = torch.empty(b if work.filters else 0, work.size, dtype=torch.int32, device=device)
     shape, steps = (work.columns, work.size, blocks), (work.columns - HEADER) // STEP_WIDTH
     row, status, block, padded = work.row, work.status, work.block, work.padded
+    _, slots, _, spared = beside.tables(meta, work.length)
 
     if work.draws:
         if work.sums:
             _WEIGH[b, blocks](x, meta, row, status, mass, count, work.added, *shape, steps, BLOCK=block, **EXACT)
         _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
         _SPLIT[b, blocks](
-            *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, work.plane, *shape),
+            *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, slots, work.plane, *shape),
+            beside.spares,
             BLOCK=block,
             **EXACT,
         )
@@ -296,7 +297,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
             **WIDE,
         )
     else:
-        _RESOLVE[b,](*passed, *found, *shape, steps, **sizes, **WIDE)
+        _RESOLVE[b,](*passed, spared, *found, *shape, steps, beside.spares, **sizes, **WIDE)
     return token, logprob, support, status
 
 

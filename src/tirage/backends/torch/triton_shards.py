@@ -281,8 +281,8 @@ class ShardPasses:
         found = replace(part, row=rows.row.clone(), added=rows.added.clone(), length=torch.zeros_like(rows.length))
         _SPLIT[self.x.shape[0], self.mine](
             *(self.x, self.meta, found.row, rows.status, found.ends, found.mass, found.count, found.added),
-            *(found.listed, found.length, self.x.shape[0] * self.mine),
-            *(self.meta.shape[1], self.x.shape[1], self.mine),
+            *(found.listed, found.length, self.slots, self.x.shape[0] * self.mine),
+            *(self.meta.shape[1], self.x.shape[1], self.mine, 0),
             BLOCK=self.blocks.size,
             **whole.EXACT,
         )
@@ -363,8 +363,8 @@ class ShardPasses:
         token, logprob = torch.empty_like(support), torch.empty(b, dtype=torch.float32, device=device)
         _RESOLVE[b,](
             *(x, every.ends, every.mass, every.count, every.added, every.listed, every.length, self.meta, every.row),
-            *(every.status, token, logprob, support),
-            *(self.meta.shape[1], self.places, self.blocks.number, self.steps),
+            *(every.status, every.length, token, logprob, support),
+            *(self.meta.shape[1], self.places, self.blocks.number, self.steps, 0),
             BLOCK=self.blocks.size,
             PADDED=self.padded,
             TILE=self.tile,

@@ -33,6 +33,7 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )
+from tirage.backends.torch.kernels.sparing import count_from_spared, is_before, is_new, with_spared
 from tirage.backends.torch.kernels.thresholds import is_xtc, least_kept, share_of, sum_128
 from tirage.exact.philox import Domain
 from tirage.operators.xtc import XTC_TIES_KEPT
@@ -42,12 +43,6 @@ _XTC_DOMAIN = tl.constexpr(int(Domain.XTC))
 _ALWAYS = tl.constexpr(1 << 32)
 _POINT = tl.constexpr(63)
 _POINT_LOG = tl.constexpr(63 << 23)
-
-
-@triton.jit
-def is_before(key, ids, head_key, head_id):
-    """Whether tokens of these keys and ids, any shape, stand before the head."""
-    return (key > head_key) | ((key == head_key) & (ids < head_id))
 
 
 @triton.jit
@@ -113,7 +108,8 @@ def without_head(
     x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, n, ties, kind, lowest, cut_key, cut_id, m, c, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(masses of the blocks, how many tokens are removed) once `each` int64 [PADDED] is without what XTC removes.
+    """(masses of the blocks, how many tokens are removed that have a weight) once `each` int64 [PADDED] is without what
+    XTC removes.
 
     The masses `each` of the blocks lie in the plane `kind`, unless the range has one key only.
     """
@@ -134,7 +130,8 @@ def without_head(
             goes = is_in(key, ids, cut_key, cut_id) & is_before(key, ids, head_key, head_id)
             w = tl.where(goes, weight_of(exponent_of(x, m, c)), 0)
             tl.atomic_add(mass_ptr + ids // BLOCK * 4 + kind, -w, mask=goes, sem="relaxed")
-            gone += tl.sum(goes.to(tl.int32), 0)
+            # Behind a temperature what is removed may weigh nothing.
+            gone += tl.sum((w > 0).to(tl.int32), 0)
         tl.debug_barrier()
         each = tl.load(mass_ptr + at * 4 + kind, mask=at < blocks, other=0, cache_modifier=".cg")
     return each, gone
@@ -157,7 +154,7 @@ def weighed_anew(
     if cut_key > NEG_INF:
         for start in range(0, n, TILE):
             key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-            w = tl.where(is_in(key, ids, cut_key, cut_id), weight_left(x, ids, row_ptr, c), 0)
+            w = tl.where(is_in(key, ids, cut_key, cut_id), weight_left(x, ids, row_ptr, c, 0), 0)
             tl.atomic_add(mass_ptr + ids // BLOCK * 4 + ABOVE_FIRST, w, mask=w > 0, sem="relaxed")
             number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
     else:
@@ -166,7 +163,7 @@ def weighed_anew(
             part = start + tl.arange(0, TILE // PART) * PART
             ids = part[:, None] + tl.arange(0, PART)[None, :]
             x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
-            w = weight_left(x, ids, row_ptr, c)
+            w = weight_left(x, ids, row_ptr, c, 0)
             tl.atomic_add(mass_ptr + part // BLOCK * 4 + ABOVE_FIRST, tl.sum(w, 1), mask=part < size, sem="relaxed")
             number += tl.sum(tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 1), 0)
     tl.debug_barrier()
@@ -175,30 +172,25 @@ def weighed_anew(
 
 
 @triton.jit
-def is_new(w, x, old_m, c, is_always):
-    """Whether tokens, any shape, that XTC leaves with the weights `w` had none before; where it is always on, whether
-    they have one."""
-    return (w > 0) & (is_always | (weight_of(exponent_of(x, old_m, c)) == 0))
-
-
-@triton.jit
-def weight_left(x, ids, row_ptr, c):
-    """The weights of tokens, any shape, in what XTC leaves: 0 for what it removes."""
+def weight_left(x, ids, row_ptr, c, spared):
+    """The weights of tokens, any shape, in what XTC leaves: 0 for what it removes, but not of those that are `spared`.
+    """
     head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
     head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
     m = value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))
     # Those above are removed.
     w = weight_of(exponent_of(tl.minimum(x, m), m, c))
-    return tl.where(is_before(key_of(x), ids, head_key, head_id), 0, w)
+    return tl.where(is_before(key_of(x), ids, head_key, head_id) & (spared == 0), 0, w)
 
 
 @triton.jit
 def left_by_xtc(
-    x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, support, n, ties, kind, lowest, cut_key, cut_id, m, c, share,
-    size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, spared_ptr, spares, each, support, n, ties, kind, lowest, cut_key,
+    cut_id, m, c, share, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(masses of the blocks of what XTC leaves of a set, how many tokens either may give) from the same of the set."""
     is_always = share == _ALWAYS
+    count_from_spared(x_ptr, row_ptr, spared_ptr, spares, cut_key, cut_id, size, TILE)
     if tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg") < tl.load(row_ptr + HIGH):
         others, number = weighed_anew(
             x_ptr, mass_ptr, list_ptr, row_ptr, n, cut_key, cut_id, m, c, is_always, size, blocks, BLOCK, PADDED, TILE
@@ -210,7 +202,11 @@ def left_by_xtc(
             BLOCK, PADDED, TILE,
         )
         support -= tl.where(is_always, gone, 0)
-    return others, support
+    others, number = with_spared(
+        x_ptr, mass_ptr, row_ptr, spared_ptr, spares, others, cut_key, cut_id, m, c, is_always, size, blocks, BLOCK,
+        PADDED, TILE,
+    )
+    return others, support + number
 # fmt: on
 
 

@@ -121,8 +121,8 @@ def general(
         )
     else:
         token, lp, support = resolve_row(
-            x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, row,
-            columns, size, blocks, steps, BLOCK, PADDED, TILE,
+            x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
+            spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE,
         )
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)

@@ -43,6 +43,7 @@ from tirage.backends.torch.kernels.layout import (
     constant,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
+from tirage.backends.torch.kernels.sparing import note_slot
 from tirage.backends.torch.kernels.thresholds import least_entering, number_of_sums, term, widest_of
 
 
@@ -78,10 +79,10 @@ def add_terms(sums_ptr, op, x, m, c, widest):
         tl.atomic_add(sums_ptr + j, tl.sum(each, 0), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=VARYING)
+@triton.jit(do_not_specialize=(*VARYING, "spares"))
 def split(
-    x_ptr, meta_ptr, row_ptr, status_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, plane, columns,
-    size, blocks,
+    x_ptr, meta_ptr, row_ptr, status_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, slots_ptr,
+    plane, columns, size, blocks, spares,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Masses and counts of each block, those above the open range of keys, and the ids of the range in any order.
@@ -89,11 +90,13 @@ def split(
     The least and the greatest key in the range are those of the row. A range of one key is only counted. The keys of
     the lower range are listed from the end of the list on, and what lies between both is weighed. Blocks that lie below
     the ranges are not read, unless the whole row is weighed and they have a weight, or add to its sums. Of a row that
-    is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell.
+    is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell. `spares` is how many words
+    of a slot say which tokens XTC never removes.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
+        note_slot(row_ptr, slots_ptr + row, spares)
         first_c, last_c = constant(meta_ptr, FIRST_C), constant(row_ptr, LAST)
         lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
         m, at, is_whole = value_of(tl.load(row_ptr + HIGH)), row * blocks + block, tl.load(row_ptr + WHOLE) != 0

@@ -10,7 +10,6 @@ from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temp
 from tirage.backends.torch.kernels.exclusion import (
     count_from_head,
     find_head,
-    is_before,
     is_on,
     left_by_xtc,
     mixed_logprob,
@@ -61,12 +60,7 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     sum_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.lists import (
-    WAYS,
-    open_count,
-    open_keys,
-    open_mass,
-)  # fmt: skip
+from tirage.backends.torch.kernels.lists import WAYS, open_count, open_keys, open_mass
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -82,6 +76,7 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )  # fmt: skip
+from tirage.backends.torch.kernels.sparing import is_before, is_spared
 from tirage.backends.torch.kernels.thresholds import (
     is_by_logit,
     is_min_p,
@@ -165,17 +160,20 @@ def lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE:
 
 
 # fmt: off
-@triton.jit(do_not_specialize=VARYING)
+@triton.jit(do_not_specialize=(*VARYING, "spares"))
 def resolve(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
-    token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps,
+    spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """Run the steps of one row on its open range and draw: token, logprob and support."""
+    """Run the steps of one row on its open range and draw: token, logprob and support.
+
+    `spares` is how many words of a slot say which tokens XTC never removes.
+    """
     row = tl.program_id(0).to(tl.int64)
     token, lp, support = resolve_row(
-        x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, row,
-        columns, size, blocks, steps, BLOCK, PADDED, TILE,
+        x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
+        spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE,
     )
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)
@@ -184,8 +182,8 @@ def resolve(
 
 @triton.jit
 def resolve_row(
-    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, row,
-    columns, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, spared_ptr,
+    row, columns, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of one row; -1, NaN and 0 of one that has no token."""
     token, lp, support = tl.full((), -1, tl.int32), tl.full((), float("nan"), tl.float32), tl.full((), 0, tl.int32)
@@ -203,14 +201,14 @@ def resolve_row(
             token, lp, support = draw_row(
                 x_ptr + row * size, mass_ptr + place, count_ptr + place,
                 sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
-                row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
+                row_ptr + row * WIDTH, spared_ptr, size, blocks, steps, spares, BLOCK, PADDED, TILE,
             )
     return token, lp, support
 
 
 @triton.jit
 def draw_row(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, size, blocks, steps,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, spared_ptr, size, blocks, steps, spares,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
@@ -267,8 +265,8 @@ def draw_row(
                 blocks, BLOCK, PADDED, TILE,
             )
     return draw(
-        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id,
-        m, c, trimmed, size, blocks, steps, BLOCK, PADDED, TILE,
+        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, is_plain, lowest,
+        cut_key, cut_id, m, c, trimmed, size, blocks, steps, spares, BLOCK, PADDED, TILE,
     )
 
 
@@ -299,7 +297,7 @@ def goal_of(step_ptr, sums_ptr, total, doubt):
 
 @triton.jit
 def logprob_in(
-    x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps
+    x_ptr, sums_ptr, meta_ptr, row_ptr, spared_ptr, token, m, c, total, total_on, share, trimmed, left, steps, spares
 ):
     """ln of a token's probability in a set of the mass `total`, where the token `trimmed` has the weight `left`.
 
@@ -308,7 +306,8 @@ def logprob_in(
     x, inverse_t = tl.load(x_ptr + token), last_scale_of(meta_ptr, row_ptr, steps)
     tell_scale(sums_ptr, c, inverse_t)
     if share >= 0:
-        w, w_on = weight_of(exponent_of(x, m, c)), weight_left(x, token, row_ptr, c)
+        spared = is_spared(token, token >= 0, row_ptr, spared_ptr, spares)
+        w, w_on = weight_of(exponent_of(x, m, c)), weight_left(x, token, row_ptr, c, spared)
         lp = mixed_logprob(w, total, w_on, total_on, share)
     else:
         lp = unmixed_logprob(x, token, m, inverse_t, total, trimmed, left)
@@ -486,8 +485,8 @@ def constant_after(
 
 @triton.jit
 def draw(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, n, ties, is_plain, lowest, cut_key, cut_id, m, c,
-    trimmed, size, blocks, steps, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, is_plain, lowest, cut_key,
+    cut_id, m, c, trimmed, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
     left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
@@ -503,8 +502,8 @@ def draw(
     head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
     if share >= 0 and tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg") < POS_INF:
         others, support = left_by_xtc(
-            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, each, support, n, ties, kind, lowest, cut_key, cut_id, m, c,
-            share, size, blocks, BLOCK, PADDED, TILE,
+            x_ptr, mass_ptr, count_ptr, list_ptr, row_ptr, spared_ptr, spares, each, support, n, ties, kind, lowest,
+            cut_key, cut_id, m, c, share, size, blocks, BLOCK, PADDED, TILE,
         )
         total_on = tl.sum(others, 0)
         if is_on(meta_ptr, share):
@@ -512,12 +511,15 @@ def draw(
             head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
             head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
     token = drawn_from(
-        x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, from_m, c, trimmed, left, size, blocks,
-        BLOCK, PADDED,
+        x_ptr, each, uniform_of(meta_ptr), row_ptr, spared_ptr, spares, head_key, head_id, cut_key, cut_id, from_m, c,
+        trimmed, left, size, blocks, BLOCK, PADDED,
     )
     if share >= 0:
         tell_second(sums_ptr, row_ptr, c, cut_key, cut_id, total_on)
-    lp = logprob_in(x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
+    lp = logprob_in(
+        x_ptr, sums_ptr, meta_ptr, row_ptr, spared_ptr, token, m, c, total, total_on, share, trimmed, left, steps,
+        spares,
+    )
     return token, lp, support
 
 
@@ -557,7 +559,7 @@ def weighed(
 
 @triton.jit
 def drawn_from(
-    x_ptr, each, u, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+    x_ptr, each, u, row_ptr, spared_ptr, spares, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ):
     """The token: the block in which the running sum of weights passes the uniform `u`, then its token there."""
@@ -570,7 +572,9 @@ def drawn_from(
     before = tl.max(tl.where(passed, reached, 0), 0)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
-    kept = is_in(key_of(x), ids, cut_key, cut_id) & (is_before(key_of(x), ids, head_key, head_id) == 0)
+    gone = is_before(key_of(x), ids, head_key, head_id)
+    gone = gone & (is_spared(ids, gone, row_ptr, spared_ptr, spares) == 0)
+    kept = is_in(key_of(x), ids, cut_key, cut_id) & (gone == 0)
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)
     # A shard that does not hold the block finds it all the same.
