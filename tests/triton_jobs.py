@@ -31,7 +31,7 @@ from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATUR
 from tirage.operators.tfs import TFS
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
-from tirage.operators.top_p import TOP_P
+from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK, most_typical
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling_batch import SamplingBatch
@@ -462,6 +462,31 @@ def likely_job(number: int, rows: int) -> Job:
     octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
     logits = torch.from_numpy((-math.log(2) * octaves).astype(np.float32))
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def second_job(number: int, rows: int) -> Job:
+    """A temperature that stands behind a filter, mostly behind one that removes little, and a top-p behind it.
+
+    Half of the rows have logits whose histogram is coarse where most of the mass is, and XTC or a min-p may follow.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 7]
+    first, behind = (TOP_K, MIN_P, EPSILON, TOP_P)[number % 4], (None, XTC, MIN_P, XTC_TIES_KEPT, None)[number % 5]
+    logits = shaped_logits(r, rows, size, 0).numpy()
+    octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
+    is_coarse, programs = r.random(rows) < 0.5, []
+    logits[is_coarse] = (-math.log(2) * octaves[is_coarse]).astype(np.float32)
+    for _ in range(rows):
+        weak = {TOP_K: (size, 0), MIN_P: (numbers.ratio_threshold(1e-30),), EPSILON: (1 << 31, 130)}
+        operands = weak[first] if first in weak and r.random() < 0.7 else FILTERS[first](r)
+        temperature = (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))
+        if r.random() < 0.5:
+            t = np.float32(r.choice([0.11, 0.15, 0.25]))
+            temperature = (int(TEMPERATURE), numbers.bits(numbers.temperature_constant(t)), numbers.bits(numbers.reciprocal(t)))
+        rule = int(behind is None and r.random() < 0.2) * RULES.index("truncated")
+        top_p = (int(TOP_P), int(r.integers(1 << 29, 1 << 32)), rule or int(r.integers(2)), int(r.integers(2)), 0)
+        last = [] if behind is None else [(int(behind), *FILTERS[behind](r))]
+        programs.append([(int(first), *operands), temperature, top_p, *last])
+    return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def preset_job(number: int, times: int) -> Job:

@@ -23,7 +23,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import recorded_triton
 import torch
-from triton_jobs import Job, program_job
+from triton_jobs import Job, likely_job, program_job, second_job
 
 import tirage
 from tirage import SamplingParams
@@ -45,6 +45,8 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"xtc_probability": 1.0, "xtc_threshold": 0.05},
 )
 """Requests that the kernels draw, tensor operations, or the first shard alone."""
+SECOND, LIKELY = 10000, 20000
+"""Jobs from these numbers on have a top-p behind a second temperature: see `second_job` and `likely_job`."""
 TOLD = ("token_ids", "sampled_logprobs", "support", "status")
 LAUNCHED = ("_MEASURE", "_SETTLE", "_BOUND", "_SPLIT", "_RESOLVE")
 
@@ -79,6 +81,13 @@ def changed(pieces: Sequence[Sequence[str]]) -> ModuleType:
     for name in LAUNCHED:
         setattr(module, name, InTurn(getattr(module, name)))
     return module
+
+
+def job_of(number: int, rows: int) -> Job:
+    """A job of any kind by its number."""
+    if number >= LIKELY:
+        return likely_job(number, rows)
+    return second_job(number, rows) if number >= SECOND else program_job(number, rows)
 
 
 def bounds_of(size: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -152,7 +161,7 @@ def main() -> None:
     if not jobs:
         found.append(through_the_door())
     for number in jobs:
-        job = program_job(number, rows)
+        job = job_of(number, rows)
         bounds = bounds_of(job.logits.shape[1], np.random.default_rng(number))
         found.append(compared(job, draws, bounds))
         if pieces and found[-1]["differences"]:

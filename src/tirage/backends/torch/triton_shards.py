@@ -9,7 +9,7 @@ the shard that holds the block of the token tells it. SPEC.md S-W5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ from tirage.backends.torch import triton as whole
 from tirage.backends.torch.communicator import Communicator
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.kernels import lanes, layout
-from tirage.backends.torch.plan import AS_SET, CUTS, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
+from tirage.backends.torch.plan import AS_SET, CUTS, DYNAMIC, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
 from tirage.backends.torch.rule import integers, keys, values
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.operators import FIRST_FILTER
@@ -43,7 +43,9 @@ _RESOLVE: Any = kernels.resolve
 _WHOLE, _LEAST, _GREATEST, _LOWER_LENGTH = (
     at.value for at in (layout.WHOLE, layout.LEAST, layout.GREATEST, layout.LOWER_LENGTH)
 )
-_FIRST_C, _LAST_C, _SAMPLE = layout.FIRST_C.value, layout.LAST_C.value, lanes.SAMPLED.value
+_FIRST_C, _LAST_C, _WEIGHTY, _SAMPLE = (
+    at.value for at in (layout.FIRST_C, layout.LAST_C, layout.WEIGHTY, lanes.SAMPLED)
+)
 _NO_KEY, _WORD = -(1 << 31), (1 << 32) - 1
 _FILTERS = (GREEDY, TEMPERATURE, *CUTS)
 _WEIGHED = (TOP_P, FLOORED[TOP_P])
@@ -51,11 +53,10 @@ _WEIGHED = (TOP_P, FLOORED[TOP_P])
 
 
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
-    """bool [B]: rows that `draw_into` may be given: filters that keep a prefix of the order, at one temperature."""
+    """bool [B]: rows that `draw_into` may be given: filters that keep a prefix of the order, at two temperatures."""
     meta, ops = DrawPlan.of(rows).meta, rows.programs[:, :, 0]
     known = np.isin(ops, _FILTERS) | (ops < FIRST_FILTER)
-    by_passes = (meta[:, IS_GREEDY] != AS_SET) & (meta[:, _FIRST_C] == meta[:, _LAST_C])
-    return whole.supports(rows) & known.all(axis=1) & by_passes
+    return whole.supports(rows) & known.all(axis=1) & (meta[:, IS_GREEDY] != AS_SET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def draw_into(
 
     `own` are `rows` as this shard sees them, `bounds` the token ids of each by rank. `block` and `tile` are powers of
     two and change no result. Two rounds for greedy rows, three without filters; else four, or five where tokens are
-    listed.
+    listed. Where a top-p of a second temperature does not end where it likely would, one or two more.
     """
     at, some = integers(which, logits), rows
     if which.size < rows.count:
@@ -125,8 +126,10 @@ def draw_into(
             vocab_size=max(stop for _, stop in bounds),
             tile=tile,
         )
-        token, logprob, support, status = shard.draw(state.bad, weighed)
-    out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
+        found = shard.draw(state.bad, weighed)
+    status = found.tables.status
+    out.token_ids[at], out.sampled_logprobs[at], out.support[at] = found.token, found.logprob, found.support
+    out.status[at] = status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
 
 
@@ -159,6 +162,28 @@ class Tables:
             count=torch.zeros(b, blocks, kernels.COUNTS, dtype=torch.int32, device=device),
             listed=torch.empty(b, listed, dtype=torch.int32, device=device),
         )
+
+
+    def taken(self, at: Tensor) -> Tables:
+        """Those of the rows `at` int64 [n]."""
+        each = {field.name: getattr(self, field.name) for field in fields(self)}
+        ends = each.pop("ends")
+        return Tables(ends=ends[:, at].contiguous(), **{name: table[at] for name, table in each.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was drawn, [B] each, and the tables that the draw left. Tokens are places among all blocks until `told`."""
+
+    token: Tensor
+    logprob: Tensor
+    support: Tensor
+    tables: Tables
+
+    def put(self, at: Tensor, some: Found) -> None:
+        """Writes what was found of the rows `at` int64 [n], but not their blocks and lists."""
+        self.token[at], self.logprob[at], self.support[at] = some.token, some.logprob, some.support
+        self.tables.row[at], self.tables.added[at] = some.tables.row, some.tables.added
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,13 +224,39 @@ class ShardPasses:
         first = self.blocks.firsts[self.comm.rank] * self.blocks.size
         return slice(first, first + self.x.shape[1])
 
-    def draw(self, bad: Tensor, weighed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(token, logprob, support, status), each [B]: `bad` bool [B] have no token, of `weighed` all is weighed."""
+    @cached_property
+    def is_likely(self) -> bool:
+        """Whether a row has a top-p that may cut under a second temperature, looked for where it likely does."""
+        meta = self.plan.meta
+        ops = meta[:, HEADER::STEP_WIDTH]
+        is_second = (meta[:, _FIRST_C] != meta[:, _LAST_C]) | np.isin(ops, DYNAMIC).any(axis=1)
+        return bool((np.isin(ops, _WEIGHED).any(axis=1) & is_second).any())
+
+    def draw(self, bad: Tensor, weighed: Tensor) -> Found:
+        """The draw of all rows: `bad` bool [B] have no token, of `weighed` all is weighed."""
         rows, part = self.settled(bad)
         if not self.plan.draws:
-            return self.resolved(rows, self.placed())
-        self.bound(rows, weighed)
+            return self.told(self.resolved(rows, self.placed()))
+        begun = replace(rows, row=rows.row.clone(), bins=rows.bins.clone(), added=rows.added.clone())
+        found = self.passed(rows, part, weighed)
+        if self.is_likely:
+            self.pass_again(found, begun, part, weighed)
+        return self.told(found)
+
+    def passed(self, rows: Tables, part: Tables, weighed: Tensor, *, is_certain: bool = False) -> Found:
+        """The draw of rows once they are settled; their open ranges are to hold every cut for certain, or likely."""
+        self.bound(rows, weighed, is_certain=is_certain)
         return self.resolved(*self.joined(rows, self.split(rows, part)))
+
+    def pass_again(self, found: Found, begun: Tables, part: Tables, weighed: Tensor) -> None:
+        """Draws those rows again, from the tables as they were, whose open ranges did not hold the cut of a top-p.
+
+        All shards see that in the counts of the first block, which are the same on all of them.
+        """
+        at = torch.nonzero(found.tables.count[:, 0, _WEIGHTY] < 0)[:, 0]
+        if at.numel():
+            some = replace(self, x=self.x[at], meta=self.meta[at])
+            found.put(at, some.passed(begun.taken(at), part.taken(at), weighed[at], is_certain=True))
 
     # --- what is exchanged ----------------------------------------------------------------------------------------
 
@@ -266,12 +317,13 @@ class ShardPasses:
         )
         return every, part
 
-    def bound(self, rows: Tables, weighed: Tensor) -> None:
+    def bound(self, rows: Tables, weighed: Tensor, *, is_certain: bool) -> None:
         """Finds the open range of each row; of `weighed` bool [B] rows all blocks will be weighed."""
         _BOUND[self.x.shape[0],](
             *(rows.bins, rows.added, self.meta, rows.row, rows.status, rows.mass),
             *(self.meta.shape[1], self.places, self.blocks.number, self.steps),
             PADDED=self.padded,
+            CERTAIN=is_certain,
             **whole.WIDE,
         )
         rows.row[:, _WHOLE] |= weighed.to(torch.int32)
@@ -356,8 +408,8 @@ class ShardPasses:
         shard, row, n = torch.nonzero(is_there, as_tuple=True)
         listed[row, place[shard, row, n]] = each[shard, row, n]
 
-    def resolved(self, every: Tables, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(token, logprob, support, status), each [B], once all tables are those of all blocks. One round."""
+    def resolved(self, every: Tables, x: Tensor) -> Found:
+        """The draw of rows once all tables are those of all blocks."""
         b, device = x.shape[0], x.device
         support = torch.empty(b, dtype=torch.int64, device=device)
         token, logprob = torch.empty_like(support), torch.empty(b, dtype=torch.float32, device=device)
@@ -370,9 +422,14 @@ class ShardPasses:
             TILE=self.tile,
             **whole.WIDE,
         )
+        return Found(token=token, logprob=logprob, support=support, tables=every)
+
+    def told(self, found: Found) -> Found:
+        """The same with token ids and logprobs of the shards that hold the tokens. One round."""
+        token, logprob = found.token, found.logprob
         home, start = self.home, self.blocks.starts[self.comm.rank]
         mine = (token >= home.start) & (token < home.start + self.mine * self.blocks.size)
-        told = (token - home.start + start << 32) | (logprob.view(torch.int32).to(torch.int64) & _WORD)
-        found = self.comm.max(told.masked_fill(~mine, -1))
-        bits = torch.where(found < 0, logprob.view(torch.int32), (found & _WORD).to(torch.int32))
-        return found >> 32, bits.view(torch.float32), support, every.status
+        own = (token - home.start + start << 32) | (logprob.view(torch.int32).to(torch.int64) & _WORD)
+        best = self.comm.max(own.masked_fill(~mine, -1))
+        bits = torch.where(best < 0, logprob.view(torch.int32), (best & _WORD).to(torch.int32))
+        return replace(found, token=best >> 32, logprob=bits.view(torch.float32))
