@@ -480,8 +480,9 @@ def second_job(number: int, rows: int) -> Job:
         operands = weak[first] if first in weak and r.random() < 0.7 else FILTERS[first](r)
         temperature = (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))
         if r.random() < 0.5:
-            t = np.float32(r.choice([0.11, 0.15, 0.25]))
-            temperature = (int(TEMPERATURE), numbers.bits(numbers.temperature_constant(t)), numbers.bits(numbers.reciprocal(t)))
+            t = float(r.choice([0.11, 0.15, 0.25]))
+            factors = numbers.temperature_constant(t), numbers.reciprocal(t)
+            temperature = (int(TEMPERATURE), *(numbers.bits(factor) for factor in factors))
         rule = int(behind is None and r.random() < 0.2) * RULES.index("truncated")
         top_p = (int(TOP_P), int(r.integers(1 << 29, 1 << 32)), rule or int(r.integers(2)), int(r.integers(2)), 0)
         last = [] if behind is None else [(int(behind), *FILTERS[behind](r))]

@@ -163,7 +163,6 @@ class Tables:
             listed=torch.empty(b, listed, dtype=torch.int32, device=device),
         )
 
-
     def taken(self, at: Tensor) -> Tables:
         """Those of the rows `at` int64 [n]."""
         each = {field.name: getattr(self, field.name) for field in fields(self)}

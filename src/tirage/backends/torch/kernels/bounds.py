@@ -387,6 +387,13 @@ def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
     return low, high
 
 
+@triton.jit
+def knows(c, meta_ptr, CERTAIN: tl.constexpr):
+    """(whether c is that of the first temperature, whether a top-p may only be looked for where all its cuts are)."""
+    is_first = c == constant(meta_ptr, FIRST_C)
+    return is_first, is_first | tl.full((), CERTAIN, tl.int1)
+
+
 @triton.jit(do_not_specialize=VARYING)
 def bound(
     bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps,
@@ -397,8 +404,8 @@ def bound(
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
     A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
     Thresholds far below the last cut have a range of their own, and what stands between is only weighed. What
-    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed. Where it is to be
-    `CERTAIN`, no range is one that is only likely to hold the cut of a top-p.
+    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed. Unless it is to be
+    `CERTAIN`, a range is only likely to hold the cut of a top-p behind a second temperature.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
@@ -422,8 +429,7 @@ def bound(
             step_ptr = meta_ptr + PROGRAM + s * 6
             op, is_uncut = tl.load(step_ptr), first == LANES
             c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
-            is_first = c == constant(meta_ptr, FIRST_C)
-            is_known = tl.full((), True, tl.int1) if CERTAIN else is_first
+            is_first, is_known = knows(c, meta_ptr, CERTAIN)
             if is_temperature(op):
                 least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
