@@ -48,7 +48,7 @@ ASKED: tuple[dict[str, Any], ...] = (
 SECOND, LIKELY = 10000, 20000
 """Jobs from these numbers on have a top-p behind a second temperature: see `second_job` and `likely_job`."""
 TOLD = ("token_ids", "sampled_logprobs", "support", "status")
-LAUNCHED = ("_MEASURE", "_SETTLE", "_BOUND", "_SPLIT", "_RESOLVE")
+LAUNCHED = ("_MEASURE", "_SETTLE", "_WEIGH", "_BOUND", "_SPLIT", "_RESOLVE", "_WEIGH_LEFT", "_DRAW_LEFT")
 
 
 class InTurn:

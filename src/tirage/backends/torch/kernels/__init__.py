@@ -33,7 +33,7 @@ from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
 from tirage.backends.torch.kernels.sets import FEW, WORDS
-from tirage.backends.torch.kernels.shards import measure_shard, settle_shards
+from tirage.backends.torch.kernels.shards import draw_left, measure_shard, settle_shards, weigh_left
 from tirage.backends.torch.kernels.views import view_ends, view_weigh
 from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
@@ -52,6 +52,7 @@ __all__ = [
     "WORDS",
     "append",
     "bound",
+    "draw_left",
     "edit",
     "general",
     "log_masses",
@@ -64,4 +65,5 @@ __all__ = [
     "view_ends",
     "view_weigh",
     "weigh",
+    "weigh_left",
 ]
