@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,7 @@ from triton_jobs import Job, likely_job, program_job, second_job
 
 import tirage
 from tirage import SamplingParams
+from tirage.backends.groups import asked_of
 from tirage.backends.numpy import distribution
 from tirage.backends.sharded import shards
 from tirage.backends.sharded.communicators import Metered, ThreadGroup
@@ -47,7 +49,8 @@ ASKED: tuple[dict[str, Any], ...] = (
 """Requests that the kernels draw, tensor operations, or the first shard alone."""
 SECOND, LIKELY = 10000, 20000
 """Jobs from these numbers on have a top-p behind a second temperature: see `second_job` and `likely_job`."""
-TOLD = ("token_ids", "sampled_logprobs", "support", "status")
+VIEWED = 100000
+"""From this number on they are those that lie so far below, and most rows report logprobs."""
 LAUNCHED = ("_MEASURE", "_SETTLE", "_WEIGH", "_BOUND", "_SPLIT", "_RESOLVE", "_WEIGH_LEFT", "_DRAW_LEFT")
 
 
@@ -85,9 +88,25 @@ def changed(pieces: Sequence[Sequence[str]]) -> ModuleType:
 
 def job_of(number: int, rows: int) -> Job:
     """A job of any kind by its number."""
+    if number >= VIEWED:
+        return viewed(job_of(number - VIEWED, rows), np.random.default_rng(number))
     if number >= LIKELY:
         return likely_job(number, rows)
     return second_job(number, rows) if number >= SECOND else program_job(number, rows)
+
+
+def viewed(job: Job, r: np.random.Generator) -> Job:
+    """The same job, most of whose rows report a view, with a top list and ids of their own."""
+    count, size = job.rows.count, job.logits.shape[1]
+    views = r.integers(0, 4, count).astype(np.int8)
+    start = np.concatenate([[0], np.cumsum(np.where(views > 0, r.integers(0, 4, count), 0))]).astype(np.int64)
+    asked = {
+        "views": views,
+        "top_n": np.where(views > 0, r.integers(0, 8, count), 0).astype(np.int32),
+        "asked_start": start,
+        "asked_ids": r.integers(0, size, int(start[-1])).astype(np.int32),
+    }
+    return replace(job, rows=replace(job.rows, **asked, memo={}))
 
 
 def bounds_of(size: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -117,14 +136,17 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
 
     comms = [Metered(comm) for comm in group.communicators()]
     drawn = group.run([partial(draw, comm, *span) for comm, span in zip(comms, bounds, strict=True)])
-    same = np.ones(which.size, bool)
+    same, asked = np.ones(which.size, bool), 0
     for each in drawn:
-        for name in TOLD:
-            same &= same_bits(getattr(expected, name)[which], getattr(each, name)[which])
+        for name in (field.name for field in fields(Drawn) if field.name != "asked_logprobs"):
+            right, given = (getattr(drawn, name)[which].reshape(which.size, -1) for drawn in (expected, each))
+            same &= same_bits(right, given).all(axis=1)
+        at = asked_of(rows, which)
+        asked += int((~same_bits(expected.asked_logprobs[at], each.asked_logprobs[at])).sum())
     return {
         "rows": which.size,
         "shards": len(bounds),
-        "differences": int((~same).sum()),
+        "differences": int((~same).sum()) + asked,
         "rounds": comms[0].rounds,
         "bytes": comms[0].sent // which.size,
         "blocks": draws.Blocks.of(bounds, job.tiles[0]).most,
@@ -148,7 +170,7 @@ def through_the_door() -> dict[str, int]:
 
 
 def same_bits(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
-    """Where two arrays [n] have the same bits; all NaN are one."""
+    """Where two arrays of any shape have the same bits; all NaN are one."""
     same = (expected == actual) & (np.signbit(expected) == np.signbit(actual))
     return same | ((expected != expected) & (actual != actual))
 

@@ -23,18 +23,19 @@ from torch.nn.functional import pad
 from tirage.backends.groups import Ids, ranges, taken
 from tirage.backends.torch import kernels
 from tirage.backends.torch import triton as whole
-from tirage.backends.torch.communicator import Communicator
+from tirage.backends.torch.communicator import Communicator, VocabShard
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.kernels import lanes, layout
 from tirage.backends.torch.plan import AS_SET, CUTS, DYNAMIC, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
 from tirage.backends.torch.rule import integers, keys, values
+from tirage.backends.torch.shard_reports import ToldRows
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.operators import FIRST_FILTER
 from tirage.operators.min_keep import FLOORED
 from tirage.operators.temperature import GREEDY, TEMPERATURE
 from tirage.operators.top_p import TOP_P
 from tirage.operators.xtc import COINS
-from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata
+from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
 _MEASURE: Any = kernels.measure_shard
 _SETTLE: Any = kernels.settle_shards
@@ -61,9 +62,15 @@ _WEIGHED = (TOP_P, FLOORED[TOP_P])
 
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given: filters that passes over split blocks run."""
-    meta, ops = DrawPlan.of(rows).meta, rows.programs[:, :, 0]
+    drawn = _without_views(rows)
+    meta, ops = DrawPlan.of(drawn).meta, rows.programs[:, :, 0]
     known = np.isin(ops, _FILTERS) | (ops < FIRST_FILTER)
-    return whole.supports(rows) & known.all(axis=1) & (meta[:, IS_GREEDY] != AS_SET)
+    return whole.supports(drawn) & known.all(axis=1) & (meta[:, IS_GREEDY] != AS_SET)
+
+
+def _without_views(rows: SamplingMetadata) -> SamplingMetadata:
+    """`rows` as if none reported anything: how they are drawn does not hang on it here."""
+    return replace(rows, views=np.full_like(rows.views, View.NONE), memo={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ def draw_into(
     at, some = integers(which, logits), rows
     if which.size < rows.count:
         logits, some, own = logits[at], taken(rows, which), taken(own, which)
-    state, plan, blocks = edited(logits, own), DrawPlan.of(some), Blocks.of(bounds, block)
+    state, plan, blocks = edited(logits, own), DrawPlan.of(_without_views(some)), Blocks.of(bounds, block)
     size = max(stop for _, stop in bounds)
     # Tokens that are no logits of the vocabulary lie among the blocks.
     plan.meta[:, _LISTED] = np.minimum(plan.meta[:, _LISTED], size)
@@ -149,10 +156,21 @@ def draw_into(
     out.token_ids[at], out.sampled_logprobs[at], out.support[at] = found.token, found.logprob, found.support
     out.status[at] = status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
+    if (some.views != View.NONE).any():
+        ToldRows(
+            shard=shard.vocab,
+            home=shard.home.start,
+            logits=logits,
+            x=shard.x,
+            token=found.token,
+            status=status,
+            row=found.tables.row,
+            sums=found.tables.added,
+        ).write_views(out, rows, own, which)
 
 
 def _spared(rows: SamplingMetadata, bounds: Sequence[tuple[int, int]], blocks: Blocks, like: Tensor) -> Tensor:
-    """int32 [B, words]: bits of the tokens that XTC never removes, by their places among all blocks; no words for none."""
+    """Bits of what XTC never removes, by the places of tokens among all blocks: int32 [B, words], [B, 0] for none."""
     if not rows.protected_ids.size:
         return torch.empty(rows.count, 0, dtype=torch.int32, device=like.device)
     flags = np.zeros((rows.count, -(-blocks.number * blocks.size // 32) * 32), bool)
@@ -225,6 +243,13 @@ class ShardPasses:
     vocab_size: int
     tile: int
     spared: Tensor
+
+    @property
+    def vocab(self) -> VocabShard:
+        """This shard as tensor operations have it."""
+        firsts, rank = self.blocks.firsts, self.comm.rank
+        lower = tuple(other for other in range(self.comm.size) if firsts[other] < firsts[rank])
+        return VocabShard(comm=self.comm, start=self.blocks.starts[rank], lower=lower)
 
     @property
     def steps(self) -> int:
