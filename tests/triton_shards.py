@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import recorded_triton
 import torch
+import triton_process
 from triton_jobs import Job, likely_job, program_job, second_job
 
 import tirage
@@ -33,7 +35,7 @@ from tirage.backends.numpy import distribution
 from tirage.backends.sharded import shards
 from tirage.backends.sharded.communicators import Metered, ThreadGroup
 from tirage.backends.sharded.local_ids import localised
-from tirage.backends.torch import as_logits, triton, triton_shards
+from tirage.backends.torch import as_logits, shard_reports, triton, triton_shards
 from tirage.backends.torch.results import blank
 from tirage.sampling_metadata import Drawn
 
@@ -41,7 +43,7 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"top_p": 0.9, "temperature": 0.7},
     {"temperature": 0.0},
     {"top_k": 40, "min_p": 0.01, "logit_bias": {699: 9.0, 700: 9.0}},
-    {"typical_p": 0.5},
+    {"typical_p": 0.5, "logprobs": 1},
     {"top_p": 0.1, "min_keep": 5},
     {"top_p": 0.9, "logprobs": 2},
     {"xtc_probability": 1.0, "xtc_threshold": 0.05},
@@ -51,7 +53,10 @@ SECOND, LIKELY = 10000, 20000
 """Jobs from these numbers on have a top-p behind a second temperature: see `second_job` and `likely_job`."""
 VIEWED = 100000
 """From this number on they are those that lie so far below, and most rows report logprobs."""
-LAUNCHED = ("_MEASURE", "_SETTLE", "_WEIGH", "_BOUND", "_SPLIT", "_RESOLVE", "_WEIGH_LEFT", "_DRAW_LEFT")
+LAUNCHED = {"_MEASURE": "measure_shard", "_SETTLE": "settle_shards"} | {
+    f"_{name.upper()}": name for name in ("weigh", "bound", "split", "resolve", "weigh_left", "draw_left")
+}
+"""The kernels by the names that they have where they are launched."""
 
 
 class InTurn:
@@ -60,29 +65,44 @@ class InTurn:
     lock, launches = threading.Lock(), 0
 
     def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
+        self._kernel, self.own = kernel, 0
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, **options: Any) -> None:
             with self.lock:
-                InTurn.launches += 1
+                InTurn.launches, self.own = InTurn.launches + 1, self.own + 1
                 self._kernel[grid](*args, **options)
 
         return launch
 
 
-def changed(pieces: Sequence[Sequence[str]]) -> ModuleType:
-    """The module that draws shards, with pieces of its source replaced, and kernels that run in turn."""
-    path = Path(str(triton_shards.__file__))
-    source = path.read_text()
+def changed(pieces: Sequence[Sequence[str]], folder: Path) -> ModuleType:
+    """The module that draws shards, with pieces of its source, its reports' or the kernels' replaced.
+
+    Its kernels run in turn. Each piece stands in one place.
+    """
+    sources = {module: Path(str(module.__file__)).read_text() for module in (shard_reports, triton_shards)}
+    left = []
     for right, wrong in pieces:
-        assert source.count(right) == 1, f"{right!r} stands {source.count(right)} times in {path.name}"
-        source = source.replace(right, wrong)
-    module = ModuleType("changed_shards")
+        found = [module for module, source in sources.items() if right in source]
+        assert [sources[module].count(right) for module in found] in ([], [1]), f"{right!r} stands more than once"
+        left += [] if found else [(right, wrong)]
+        for module in found:
+            sources[module] = sources[module].replace(right, wrong)
+    reports, draws = (executed(Path(str(module.__file__)), source) for module, source in sources.items())
+    vars(draws)["ToldRows"] = reports.ToldRows
+    with triton_process.changed(left, folder):
+        package = sys.modules["kernels_0"]
+    for name, kernel in LAUNCHED.items():
+        setattr(draws, name, InTurn(getattr(package, kernel)))
+    return draws
+
+
+def executed(path: Path, source: str) -> ModuleType:
+    """The module of a file, with other source."""
+    module = ModuleType(f"changed_{path.stem}")
     sys.modules[module.__name__] = module
     exec(compile(source, str(path), "exec"), vars(module))
-    for name in LAUNCHED:
-        setattr(module, name, InTurn(getattr(module, name)))
     return module
 
 
@@ -117,7 +137,10 @@ def bounds_of(size: int, rng: np.random.Generator) -> list[tuple[int, int]]:
 
 
 def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> dict[str, int]:
-    """How many rows of a job the kernels drew, on how many shards, and how many differ on some of them."""
+    """How many rows of a job the kernels drew, on how many shards, and how many differ on some of them.
+
+    Beside what was exchanged, and how often each of them weighed sums, passed over rows, and weighed what XTC leaves.
+    """
     x, rows = as_logits(job.logits), job.rows
     which = np.flatnonzero(draws.supports(rows))
     if not which.size:
@@ -135,6 +158,8 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
         return out.moved(to_numpy)
 
     comms = [Metered(comm) for comm in group.communicators()]
+    counted = [getattr(draws, name) for name in ("_WEIGH", "_SPLIT", "_WEIGH_LEFT")]
+    before = [kernel.own for kernel in counted]
     drawn = group.run([partial(draw, comm, *span) for comm, span in zip(comms, bounds, strict=True)])
     same, asked = np.ones(which.size, bool), 0
     for each in drawn:
@@ -143,9 +168,13 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
             same &= same_bits(right, given).all(axis=1)
         at = asked_of(rows, which)
         asked += int((~same_bits(expected.asked_logprobs[at], each.asked_logprobs[at])).sum())
+    sums, passes, leaves = [(kernel.own - old) // len(bounds) for kernel, old in zip(counted, before, strict=True)]
     return {
         "rows": which.size,
         "shards": len(bounds),
+        "sums": sums,
+        "passes": passes,
+        "leaves": leaves,
         "differences": int((~same).sum()) + asked,
         "rounds": comms[0].rounds,
         "bytes": comms[0].sent // which.size,
@@ -176,18 +205,19 @@ def same_bits(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
+    """Print what jobs compared, with so many rows each, up to one that differs where pieces are changed."""
     recorded_triton.install()
     torch.set_num_threads(1)
     rows, jobs, pieces = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    draws, found = changed(pieces), []
-    if not jobs:
-        found.append(through_the_door())
-    for number in jobs:
-        job = job_of(number, rows)
-        bounds = bounds_of(job.logits.shape[1], np.random.default_rng(number))
-        found.append(compared(job, draws, bounds))
-        if pieces and found[-1]["differences"]:
-            break
+    found = [] if jobs else [through_the_door()]
+    with TemporaryDirectory() as name:
+        draws = changed(pieces, Path(name))
+        for number in jobs:
+            job = job_of(number, rows)
+            bounds = bounds_of(job.logits.shape[1], np.random.default_rng(number))
+            found.append(compared(job, draws, bounds))
+            if pieces and found[-1]["differences"]:
+                break
     print(json.dumps(found))
 
 

@@ -397,7 +397,7 @@ def knows(c, meta_ptr, CERTAIN: tl.constexpr):
 @triton.jit(do_not_specialize=VARYING)
 def bound(
     bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps,
-    PADDED: tl.constexpr, CERTAIN: tl.constexpr = False,
+    PADDED: tl.constexpr, CERTAIN: tl.constexpr = False,  # pyright: ignore[reportArgumentType]
 ):  # fmt: skip
     """The open range of each row, [lowest, top): it holds the last cut; keys above are in every set.
 
