@@ -26,7 +26,7 @@ import numpy as np
 import recorded_triton
 import torch
 import triton_process
-from triton_jobs import Job, likely_job, program_job, second_job
+from triton_jobs import Job, headed_job, likely_job, program_job, second_job
 
 import tirage
 from tirage import SamplingParams
@@ -49,8 +49,8 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"xtc_probability": 1.0, "xtc_threshold": 0.05},
 )
 """Requests that the kernels draw, tensor operations, or the first shard alone."""
-SECOND, LIKELY = 10000, 20000
-"""Jobs from these numbers on have a top-p behind a second temperature: see `second_job` and `likely_job`."""
+SECOND, LIKELY, HEADED = 10000, 20000, 30000
+"""Jobs from these numbers on are those of `second_job`, `likely_job` and `headed_job`."""
 VIEWED = 100000
 """From this number on they are those that lie so far below, and most rows report logprobs."""
 LAUNCHED = {"_MEASURE": "measure_shard", "_SETTLE": "settle_shards"} | {
@@ -110,9 +110,10 @@ def job_of(number: int, rows: int) -> Job:
     """A job of any kind by its number."""
     if number >= VIEWED:
         return viewed(job_of(number - VIEWED, rows), np.random.default_rng(number))
-    if number >= LIKELY:
-        return likely_job(number, rows)
-    return second_job(number, rows) if number >= SECOND else program_job(number, rows)
+    for start, job in ((HEADED, headed_job), (LIKELY, likely_job), (SECOND, second_job)):
+        if number >= start:
+            return job(number, rows)
+    return program_job(number, rows)
 
 
 def viewed(job: Job, r: np.random.Generator) -> Job:
