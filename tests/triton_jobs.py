@@ -31,7 +31,7 @@ from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATUR
 from tirage.operators.tfs import TFS
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
-from tirage.operators.top_p import TOP_P
+from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK, most_typical
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling_batch import SamplingBatch
@@ -283,19 +283,44 @@ def tempered_job(number: int, rows: int) -> Job:
 def sparing_job(number: int, rows: int) -> Job:
     """The same in which XTC spares a few tokens, half of them, or all; in two of three jobs no temperature follows."""
     r, job = np.random.default_rng(number), tempered_job(number, rows)
-    programs, size = job.rows.programs.copy(), job.logits.shape[1]
+    programs = job.rows.programs.copy()
     if number % 3:
         at = np.argmax(np.isin(programs[:, :, 0], (XTC, XTC_TIES_KEPT)), axis=1) + 1
         programs[np.arange(rows), at] = 0
+    return sparing(replace(job, rows=replace(job.rows, programs=programs)), r)
+
+
+def sparing(job: Job, r: np.random.Generator) -> Job:
+    """The same job, of each of whose rows XTC spares no token, a few, half of them, or all."""
+    rows, size = job.logits.shape
     part = r.choice([0.0, 0.05, 0.5, 1.0], (rows, 1))
     flags = r.random((rows, size)) < part
     packed = replace(
         job.rows,
-        programs=programs,
         protected_start=np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int64),
         protected_ids=np.nonzero(flags)[1].astype(np.int32),
     )
     return replace(job, rows=packed)
+
+
+def headed_job(number: int, rows: int) -> Job:
+    """A top-k within the likeliest tokens, which tie and mostly are among the first of the row, and an XTC of what it
+    leaves: all of it has one key, and is only counted where the histogram has a lane for that.
+
+    XTC spares tokens in every other job.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 7]
+    logits, programs = r.uniform(1, 6, (rows, size)), []
+    for row in logits:
+        ties = int(r.integers(2, 7))
+        row[r.choice(8 if r.random() < 0.7 else size, ties, replace=False)] = 8
+        op = (XTC, XTC_TIES_KEPT)[int(r.random() < 0.2)]
+        coin = int(r.choice([int(0.3 * 2**32), 1 << 32]))
+        top_k = int(TOP_K), int(r.integers(2, ties + 1)), 0
+        programs.append([top_k, (int(op), coin, *numbers.scaled_fraction(0.1), 0)])
+    x = torch.from_numpy(logits.astype(np.float32))
+    job = Job(logits=x, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+    return sparing(job, r) if number % 2 else job
 
 
 def _share_of_one(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> float | None:
@@ -462,6 +487,32 @@ def likely_job(number: int, rows: int) -> Job:
     octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
     logits = torch.from_numpy((-math.log(2) * octaves).astype(np.float32))
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def second_job(number: int, rows: int) -> Job:
+    """A temperature that stands behind a filter, mostly behind one that removes little, and a top-p behind it.
+
+    Half of the rows have logits whose histogram is coarse where most of the mass is, and XTC or a min-p may follow.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 7]
+    first, behind = (TOP_K, MIN_P, EPSILON, TOP_P)[number % 4], (None, XTC, MIN_P, XTC_TIES_KEPT, None)[number % 5]
+    logits = shaped_logits(r, rows, size, 0).numpy()
+    octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
+    is_coarse, programs = r.random(rows) < 0.5, []
+    logits[is_coarse] = (-math.log(2) * octaves[is_coarse]).astype(np.float32)
+    for _ in range(rows):
+        weak = {TOP_K: (size, 0), MIN_P: (numbers.ratio_threshold(1e-30),), EPSILON: (1 << 31, 130)}
+        operands = weak[first] if first in weak and r.random() < 0.7 else FILTERS[first](r)
+        temperature = (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))
+        if r.random() < 0.5:
+            t = float(r.choice([0.11, 0.15, 0.25]))
+            factors = numbers.temperature_constant(t), numbers.reciprocal(t)
+            temperature = (int(TEMPERATURE), *(numbers.bits(factor) for factor in factors))
+        rule = int(behind is None and r.random() < 0.2) * RULES.index("truncated")
+        top_p = (int(TOP_P), int(r.integers(1 << 29, 1 << 32)), rule or int(r.integers(2)), int(r.integers(2)), 0)
+        last = [] if behind is None else [(int(behind), *FILTERS[behind](r))]
+        programs.append([(int(first), *operands), temperature, top_p, *last])
+    return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def preset_job(number: int, times: int) -> Job:
