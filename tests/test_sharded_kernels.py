@@ -60,8 +60,8 @@ MISTAKES = {
         "_ALL_FIRST] = masses[:, 0]",
     ),
     ("dynamic temperatures", "places of no token are listed"): (
-        "*(self.meta.shape[1], self.vocab_size, ",
-        "*(self.meta.shape[1], self.places, ",
+        "np.minimum(plan.meta[:, _LISTED], size)",
+        "plan.meta[:, _LISTED]",
     ),
     ("XTC", "the head of what ties is that of all ties"): ("last_id = tl.maximum(last_id, 1)", "pass"),
     ("XTC", "tokens that XTC spares stand at their ids"): ("+= first * self.size - start", "+= 0"),
