@@ -19,14 +19,14 @@ JOBS = (17, *range(8), 2000, 3000, 4000, 4002, 4013, 5000, 5001)
 `triton_jobs.program_job`."""
 SECOND_JOBS = (10000, 10001, 10003, 10008, 10010, 10015, 20000, 20001)
 """Programs with a top-p behind a second temperature, which now and then is looked for again."""
-DYNAMIC_JOBS = (1002, 1003, 1006, 1034, 6000, 6001, 6504, 20002)
+DYNAMIC_JOBS = (1002, 1003, 1006, 1026, 6000, 6001, 6504, 20002)
 """Programs with a dynamic temperature, alone, before and behind other filters."""
-XTC_JOBS = (1000, 1004, 1005, 1031, 7001, 7007, 7010, 8000, 8001, 8003, 8012, 8014, 8021)
+XTC_JOBS = (30002, 30013, 1000, 1001, 1018, 1031, 7007, 7010, 8001, 8003, 8019, 8022)
 """Programs with XTC: alone, behind filters, before a temperature, and with tokens that it spares."""
 KINDS = {"prefixes": JOBS, "two temperatures": SECOND_JOBS, "dynamic temperatures": DYNAMIC_JOBS, "XTC": XTC_JOBS}
 VIEWED = 100000
 """From this number on most rows of a job report logprobs."""
-REPORTS = tuple(VIEWED + job for jobs in KINDS.values() for job in jobs[:7])
+REPORTS = tuple(VIEWED + job for job in (17, 4002, 10002, 10010, 1002, 1026, 30002, 30013, 7007, 8019, 8022))
 MISTAKES = {
     ("prefixes", "the histogram is that of one shard"): ("bins.sum(0, dtype=torch.int32)", "bins[0].clone()"),
     ("prefixes", "blocks lie in the order of ranks"): ("key=self.firsts.__getitem__", "key=int"),
@@ -56,12 +56,12 @@ MISTAKES = {
         "rows.added[:, :_TERMS] += part.added",
     ),
     ("dynamic temperatures", "the mass of a row that is summed is one shard's"): (
-        "rows.mass[:, 0, _ALL_FIRST] = total",
-        "rows.mass[:, 0, _ALL_FIRST] = masses * 0 + part.added",
+        "_ALL_FIRST] = total[:, _TERMS]",
+        "_ALL_FIRST] = masses[:, 0]",
     ),
     ("dynamic temperatures", "places of no token are listed"): (
-        "*(self.meta.shape[1], self.vocab_size, ",
-        "*(self.meta.shape[1], self.places, ",
+        "np.minimum(plan.meta[:, _LISTED], size)",
+        "plan.meta[:, _LISTED]",
     ),
     ("XTC", "the head of what ties is that of all ties"): ("last_id = tl.maximum(last_id, 1)", "pass"),
     ("XTC", "tokens that XTC spares stand at their ids"): ("+= first * self.size - start", "+= 0"),
@@ -123,18 +123,20 @@ def test_hostile_rows_in_shards_are_drawn_as_whole_ones(kind: str) -> None:
 
 @pytest.mark.slow
 def test_what_shards_weigh_beside_is_what_their_rows_need() -> None:
-    found = {kind: run(100, jobs[:6]) for kind, jobs in KINDS.items()}
-    assert all(each["sums"] == each["leaves"] == 0 for each in found["prefixes"])
-    assert {each["sums"] for each in found["dynamic temperatures"]} == {0, 1}
-    assert max(each["passes"] for each in found["two temperatures"]) == 2
-    assert {each["leaves"] for each in found["XTC"]} == {0, 1}
+    prefixes, second, dynamic, xtc = (
+        run(50, jobs) for jobs in (JOBS[:3], SECOND_JOBS[:4], (1002, 6000), (30002, 30013))
+    )
+    assert all(each["sums"] == each["leaves"] == 0 and each["passes"] < 2 for each in prefixes)
+    assert max(each["passes"] for each in second) == 2
+    assert [each["sums"] for each in dynamic] == [1, 0]
+    assert [each["leaves"] for each in xtc] == [0, 1]
 
 
 @pytest.mark.slow
 def test_shards_report_what_whole_rows_do() -> None:
     found = run(100, REPORTS)
     assert sum(each["differences"] for each in found) == 0, found
-    assert sum(each["rows"] for each in found) >= 2000
+    assert sum(each["rows"] for each in found) >= 1000
 
 
 @pytest.mark.slow

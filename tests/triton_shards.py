@@ -145,7 +145,7 @@ def compared(job: Job, draws: ModuleType, bounds: Sequence[tuple[int, int]]) -> 
     x, rows = as_logits(job.logits), job.rows
     which = np.flatnonzero(draws.supports(rows))
     if not which.size:
-        return {"rows": 0, "shards": 0, "differences": 0}
+        return dict.fromkeys(("rows", "shards", "differences", "sums", "passes", "leaves"), 0)
     expected = distribution.draw(x.numpy(), rows, Drawn.empty(rows), processes=job.processes)
     group = ThreadGroup(len(bounds))
 

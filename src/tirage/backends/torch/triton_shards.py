@@ -414,7 +414,7 @@ class ShardPasses:
         """Finds the open range of each row; of `weighed` bool [B] rows all blocks will be weighed."""
         _BOUND[self.x.shape[0],](
             *(rows.bins, rows.added, self.meta, rows.row, rows.status, rows.mass),
-            *(self.meta.shape[1], self.vocab_size, self.blocks.number, self.steps),
+            *(self.meta.shape[1], self.places, self.blocks.number, self.steps),
             PADDED=self.padded,
             CERTAIN=is_certain,
             **whole.WIDE,
