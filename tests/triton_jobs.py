@@ -18,6 +18,7 @@ from tirage.backends.numpy import distribution
 from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX, cleaned
+from tirage.exact.logs import OCTAVE, ilog2
 from tirage.operators import OPERATORS, Operation, Step
 from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
@@ -27,8 +28,9 @@ from tirage.operators.min_p import MIN_P
 from tirage.operators.p_less import P_LESS
 from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
 from tirage.operators.tfs import TFS
+from tirage.operators.top_h import TOKENS, TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
@@ -69,6 +71,8 @@ TEMPERED = 7000
 """Jobs from that number on have an XTC before a temperature: see `tempered_job`."""
 SPARING = 8000
 """Jobs from that number on have an XTC that spares tokens: see `sparing_job`."""
+FIRST = 8500
+"""Jobs from that number on have a top-h: see `first_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -85,6 +89,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= FIRST:
+        return first_job(number, rows)
     if number >= SPARING:
         return sparing_job(number, rows)
     if number >= TEMPERED:
@@ -117,9 +123,9 @@ def program_job(number: int, rows: int) -> Job:
 def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
     """Filters that the kernels run together: from job `FURTHER` on, among them one of `FURTHER_OPS`."""
     if number < FURTHER:
-        return random_filters(r, set(kernels.FILTERS).difference(FURTHER_OPS), most=MOST_FILTERS)
+        return random_filters(r, set(kernels.FILTERS).difference(FURTHER_OPS, [TOP_H]), most=MOST_FILTERS)
     while True:
-        program = random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
+        program = random_filters(r, set(kernels.FILTERS) - {TOP_H}, most=MOST_FILTERS)
         if {step[0] for step in program}.intersection(FURTHER_OPS) and triton.supports(rows_of([program], r)).all():
             return program
 
@@ -298,6 +304,72 @@ def sparing_job(number: int, rows: int) -> Job:
     return replace(job, rows=packed)
 
 
+def first_job(number: int, rows: int) -> Job:
+    """A top-h, whose share of the entropy is mostly that up to one of the first tokens, or a little less or more.
+
+    Other filters may stand before it and behind, an XTC at the end, and temperatures anywhere. Most rows have more
+    tokens than it looks at, and some of them many at one logit.
+    """
+    r, program = np.random.default_rng(number), [(int(TOP_H), 1)]
+    while number % 5 and not _is_by_passes(program := _around_top_h(r)):
+        pass
+    at = next(place for place, step in enumerate(program) if step[0] == TOP_H)
+    size = SIZES[number % len(SIZES)] if number % 3 == 0 else (*SIZES[-4:], 600)[number // 3 % 5]
+    logits, programs = shaped_logits(r, rows, size, number), []
+    for row in logits:
+        if r.random() < 0.5:
+            row[:] = torch.from_numpy(_tied(r, size)).to(row.dtype)
+        before, (top_h, *behind) = (varied(part, r, options=True) for part in (program[:at], program[at:]))
+        if r.random() < 0.7:
+            share = _share_of_first(as_logits(row[None])[0].numpy(), before, r)
+            top_h = (int(TOP_H), share or top_h[1])
+        programs.append([*before, top_h, *behind])
+    packed = rows_of(programs, r, Pile(size))
+    return Job(logits=logits, rows=replace(packed, **_spared(packed, size, r)), tiles=_tiles(number, size))
+
+
+def _around_top_h(r: np.random.Generator) -> list[tuple[int, ...]]:
+    """A random order of filters, a top-h among them."""
+    ops = (*(op for op in plan.CUTS if op != TOP_H), TEMPERATURE, *plan.DYNAMIC)
+    cuts = [tuple(ops[at] for at in r.permutation(len(ops))[: int(r.integers(3))]) for _ in range(2)]
+    ends = ((), (), (XTC,), (XTC_TIES_KEPT,), (XTC, TEMPERATURE), (TEMPERATURE,), (GREEDY,))
+    program = (*cuts[0], TOP_H, *cuts[1], *ends[int(r.integers(len(ends)))])
+    return [(int(op), *(FILTERS[op](r) if op != GREEDY else ())) for op in program]
+
+
+def _is_by_passes(program: list[tuple[int, ...]]) -> bool:
+    """Whether passes over split blocks run a program of known filters."""
+    return bool(plan.can_run(rows_of([program], np.random.default_rng(0)).programs).all())
+
+
+def _tied(r: np.random.Generator, size: int) -> NDArray[np.float32]:
+    """Logits [size] many of which are equal: all of them, those at the top, at a few levels, or on a grid."""
+    n, kind = r.standard_normal(size), int(r.integers(5))
+    top = np.where(np.arange(size) < r.choice([1, 2, 60, 99, 100, 101, 120]), 1.5, np.minimum(n, 1.4))
+    plateaus = np.where(n > r.choice([0.0, 1.0]), 1.5, r.choice([0.5, -25.0]))
+    few = r.choice(r.standard_normal(4) * r.choice([0.1, 3.0]), size)
+    x = r.permutation((n * 0 + 0.25, top, plateaus, few, np.round(n * 8) / 8)[kind])
+    if r.random() < 0.3:
+        x[r.random(size) < r.choice([0.1, 0.7])] = r.choice([-np.inf, -100.0])
+    return x.astype(np.float32)
+
+
+def _share_of_first(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> int:
+    """What share of their entropy, in 2^-32, the first tokens up to one of them have, or a little less or more; 0 where
+    no token can be drawn, or one is certain."""
+    given = distribution.request_of(x[None], rows_of([begun], r), 0)
+    with np.errstate(all="ignore"):
+        row = given.run(coin=False)
+    if row.status:
+        return 0
+    first = row.ranked()[:TOKENS]
+    w = row.w()[first].tolist()
+    log_mass = ilog2(max(sum(w), 1)) - 40 * OCTAVE
+    reached = np.cumsum([a * (b + log_mass) for a, b in zip(w, row.q()[first].tolist(), strict=True)], dtype=object)
+    share = (int(r.choice(reached)) << 32) // max(int(reached[-1]), 1) + int(r.integers(-1, 2))
+    return min(max(share, 0), 1 << 32)
+
+
 def _share_of_one(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> float | None:
     """The share of the mass, at most 0.5, that a token has of the set that steps leave of logits [V], or a little more
     or less; None where no token can be drawn."""
@@ -316,7 +388,8 @@ def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:
     Some rows have a few logits far below all others, and most have another filter behind, unless it is to be `alone`.
     """
     r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
-    op, rest = (ETA, P_LESS, TOP_N_SIGMA)[number % 3], () if alone else random_filters(r, plan.CUTS, most=2)
+    op = (ETA, P_LESS, TOP_N_SIGMA)[number % 3]
+    rest = () if alone else random_filters(r, set(plan.CUTS) - {TOP_H}, most=2)
     logits, programs = shaped_logits(r, rows, size, number), []
     for row in logits:
         if r.random() < 0.3:
