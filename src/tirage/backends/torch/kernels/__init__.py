@@ -12,7 +12,7 @@ last step where there is one, removes what stands before another such pair, the 
 Rows without filters are read twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes the place
 of `measure` where logits change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report
 logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does (`triton_shards`).
-A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others, several temperatures), or
+A row with any other list of filters (typical, tail-free, Mirostat, XTC before others, several temperatures), or
 with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it a few times
 and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is

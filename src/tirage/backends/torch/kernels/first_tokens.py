@@ -46,13 +46,16 @@ def first_of_top_h(step_ptr, ties):
 # fmt: off
 @triton.jit(noinline=True)
 def cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE: tl.constexpr):
-    """(length of the list, cut_key, cut_id) after a top-h of a set of few tokens, all listed; no others are then."""
+    """(length of the list, cut_key, cut_id) after a top-h of a set of few tokens, all listed; no others are then.
+
+    Not inlined: what few rows need takes no registers of the others.
+    """
     number = list_set(x_ptr, list_ptr, n, cut_key, cut_id, TILE)
     lanes = tl.arange(0, _FEW)
     ids = tl.load(list_ptr + lanes, mask=lanes < number, other=NO_ID)
     x = tl.load(x_ptr + ids, mask=lanes < number, other=float("-inf"))
-    w = tl.where(lanes < number, weight_of(exponent_of(x, m, c)), 0)
-    log_mass = log2_fixed(tl.maximum(tl.sum(w, 0), 1).to(tl.uint64)) - _UNIT_LOG
+    mass = tl.sum(tl.where(lanes < number, weight_of(exponent_of(x, m, c)), 0), 0)
+    log_mass = log2_fixed(tl.maximum(mass, 1).to(tl.uint64)) - _UNIT_LOG
     upper, lower, rank = reached_at(x_ptr, list_ptr, number, ids, key_of(x), log_mass, m, c)
     # The last token has reached all.
     all_high, all_low = words_of(tl.max(upper, 0), tl.max(lower, 0))
@@ -78,8 +81,8 @@ def list_set(x_ptr, list_ptr, n, cut_key, cut_id, TILE: tl.constexpr):
     for start in range(0, n, TILE):
         # A few of a tile at a time, as `sum_terms` does.
         for part in range(0, TILE, PART):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, PART)
-            kept = is_in(key, ids, cut_key, cut_id).to(tl.int32)
+            found, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, PART)
+            kept = is_in(found, ids, cut_key, cut_id).to(tl.int32)
             # Places that are written may be others' of the same part.
             tl.debug_barrier()
             tl.store(list_ptr + number + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)

@@ -266,8 +266,8 @@ def draw_row(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
                 BLOCK, PADDED, TILE,
             )
-        if is_top_h(op) & (ties < 0):
-            n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
+            if is_top_h(op) & (ties < 0):
+                n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
         if is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
@@ -440,9 +440,12 @@ def threshold(
     return least_kept(op, limit, least, m, c, high, widest)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr):
-    """Write the sums that a step needs of the set, all of which is in the open range."""
+    """Write the sums that a step needs of the set, all of which is in the open range.
+
+    Not inlined: what few rows need takes no registers of the others.
+    """
     PART: tl.constexpr = TILE // 4
     at = tl.arange(0, WAYS)
     sums = (at * 0).to(tl.int64)
