@@ -77,6 +77,15 @@ MISTAKES = {
     ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
     "a search misses the logits at its bounds": ("tl.where(key >= floor, each, 0)", "tl.where(key > floor, each, 0)"),
+    "a search of a short list misses the logits at its bounds": (
+        "tl.where(key >= least, each, 0)",
+        "tl.where(key > least, each, 0)",
+    ),
+    "a part of a list counts without what stands above it": ("        goal -= more\n", ""),
+    "tokens whose place another takes are lost": (
+        "lanes, others, mask=lanes < moved)\n            tl.debug_barrier()",
+        "lanes, others, mask=lanes < 0)\n            tl.debug_barrier()",
+    ),
     "a search for a tie misses the ids at its bounds": ("(ids <= low + j * step)", "(ids < low + j * step)"),
     "eta forgets its distance from the mean": ("limit = found + tl.load(step_ptr + 3)", "limit = found"),
     "top-a squares half of the largest weight": ("(80 - tl.minimum(b, 72))", "(78 - tl.minimum(b, 72))"),

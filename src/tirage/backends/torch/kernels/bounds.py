@@ -287,9 +287,10 @@ def constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size
 @triton.jit
 def range_of_lanes(edge_ptr, high, first, last):
     """(lowest key, key above) of the lanes `first` to `last`, whose last keys lie there; the same for none."""
-    edge, before = edges_of(edge_ptr, high)
-    top = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
-    lowest = tl.where(last >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(last, 0)))
+    before = tl.load(edge_ptr + first - 1, mask=(first > 0) & (first < LANES), other=high + 1, cache_modifier=".cg")
+    top = tl.where(first < LANES, before, NEG_INF + 1)
+    is_inside = (last >= 0) & (last < NOT_COUNTED)
+    lowest = tl.load(edge_ptr + last, mask=is_inside, other=NEG_INF + 1, cache_modifier=".cg")
     return tl.where(last < 0, top, lowest), top
 
 

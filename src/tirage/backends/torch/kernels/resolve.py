@@ -146,10 +146,9 @@ def is_plain(meta_ptr, row_ptr):
 @triton.jit
 def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
     """(mass of the row, mass above its open range) under the first temperature, or under the last."""
-    every, above = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
-    if is_first == 0:
-        every, above = sum_of(mass_ptr, ALL_LAST, blocks, PADDED), sum_of(mass_ptr, ABOVE_LAST, blocks, PADDED)
-    return every, above
+    # The numbers under the last one stand behind those under the first.
+    mass_ptr += tl.where(is_first, 0, 1)
+    return sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
 
 
 @triton.jit
