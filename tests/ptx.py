@@ -65,11 +65,12 @@ _OWN = {"append": {"length_ptr": "*i64"}} | {
     name: {"given_ptr": "*fp32", "ends_ptr": "*i64"} for name in ("view_ends", "view_weigh")
 }
 """Arguments that have another type in some kernels."""
-_SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256, "LONG": 512}
+_SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256, "LONG": 512, "CERTAIN": False}
 
 
 _LAUNCHED = {
     "BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE, "LONG": 2 * triton_launch.TILE,
+    "CERTAIN": False,
 }  # fmt: skip
 _FIRST = ("measure", "weigh", "bound", "split", "resolve", "general", "log_masses")
 _OF_SLOTS = {

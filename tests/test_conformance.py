@@ -99,6 +99,10 @@ def test_a_folder_that_holds_no_vectors_is_refused(tmp_path: Path) -> None:
         (tmp_path / "own.jsonl").write_bytes(line.encode("utf-8", "surrogateescape"))
         with pytest.raises(ParamsError, match="vectors must be"):
             read_vectors(tmp_path)
+    (tmp_path / "own.jsonl").unlink()
+    (tmp_path / "own.jsonl").symlink_to("/dev/zero")
+    with pytest.raises(ParamsError, match=r"vectors must be regular files, got .*own\.jsonl"):
+        read_vectors(tmp_path)
 
 
 def test_a_request_leaves_nothing_out() -> None:

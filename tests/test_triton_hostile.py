@@ -194,8 +194,8 @@ FURTHER_MISTAKES = {
         "spared = 0 * token",
     ),
     "weights count from the largest logit that XTC does not spare": (
-        "tl.atomic_max(row_ptr + LEFT_HIGH, tl.max(key, 0)",
-        "tl.atomic_max(row_ptr + LEFT_HIGH, tl.min(key, 0)",
+        "most = tl.maximum(most, tl.max(key, 0))",
+        "most = tl.maximum(most, tl.min(key, 0))",
     ),
     "what XTC spares is counted twice": ("return others, support + number", "return others, support + 2 * number"),
 }

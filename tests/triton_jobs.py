@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
+from top_h_rows import programs_with_top_h
 
 from tirage.backends.numpy import distribution
 from tirage.backends.torch import as_logits, kernels, plan, triton
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX, cleaned
-from tirage.exact.logs import OCTAVE, ilog2
 from tirage.operators import OPERATORS, Operation, Step
 from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
@@ -28,12 +28,12 @@ from tirage.operators.min_p import MIN_P
 from tirage.operators.p_less import P_LESS
 from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
 from tirage.operators.tfs import TFS
-from tirage.operators.top_h import TOKENS, TOP_H
+from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
-from tirage.operators.top_p import TOP_P
+from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK, most_typical
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling_batch import SamplingBatch
@@ -289,15 +289,20 @@ def tempered_job(number: int, rows: int) -> Job:
 def sparing_job(number: int, rows: int) -> Job:
     """The same in which XTC spares a few tokens, half of them, or all; in two of three jobs no temperature follows."""
     r, job = np.random.default_rng(number), tempered_job(number, rows)
-    programs, size = job.rows.programs.copy(), job.logits.shape[1]
+    programs = job.rows.programs.copy()
     if number % 3:
         at = np.argmax(np.isin(programs[:, :, 0], (XTC, XTC_TIES_KEPT)), axis=1) + 1
         programs[np.arange(rows), at] = 0
+    return sparing(replace(job, rows=replace(job.rows, programs=programs)), r)
+
+
+def sparing(job: Job, r: np.random.Generator) -> Job:
+    """The same job, of each of whose rows XTC spares no token, a few, half of them, or all."""
+    rows, size = job.logits.shape
     part = r.choice([0.0, 0.05, 0.5, 1.0], (rows, 1))
     flags = r.random((rows, size)) < part
     packed = replace(
         job.rows,
-        programs=programs,
         protected_start=np.concatenate([[0], np.cumsum(flags.sum(1))]).astype(np.int64),
         protected_ids=np.nonzero(flags)[1].astype(np.int32),
     )
@@ -305,69 +310,32 @@ def sparing_job(number: int, rows: int) -> Job:
 
 
 def first_job(number: int, rows: int) -> Job:
-    """A top-h, whose share of the entropy is mostly that up to one of the first tokens, or a little less or more.
-
-    Other filters may stand before it and behind, an XTC at the end, and temperatures anywhere. Most rows have more
-    tokens than it looks at, and some of them many at one logit.
-    """
-    r, program = np.random.default_rng(number), [(int(TOP_H), 1)]
-    while number % 5 and not _is_by_passes(program := _around_top_h(r)):
-        pass
-    at = next(place for place, step in enumerate(program) if step[0] == TOP_H)
+    """A top-h alone, or among other filters; most rows have more tokens than it looks at."""
+    r = np.random.default_rng(number)
     size = SIZES[number % len(SIZES)] if number % 3 == 0 else (*SIZES[-4:], 600)[number // 3 % 5]
-    logits, programs = shaped_logits(r, rows, size, number), []
-    for row in logits:
-        if r.random() < 0.5:
-            row[:] = torch.from_numpy(_tied(r, size)).to(row.dtype)
-        before, (top_h, *behind) = (varied(part, r, options=True) for part in (program[:at], program[at:]))
-        if r.random() < 0.7:
-            share = _share_of_first(as_logits(row[None])[0].numpy(), before, r)
-            top_h = (int(TOP_H), share or top_h[1])
-        programs.append([*before, top_h, *behind])
-    packed = rows_of(programs, r, Pile(size))
+    logits = shaped_logits(r, rows, size, number)
+    packed = rows_of(programs_with_top_h(logits, r, alone=number % 5 == 0), r, Pile(size))
     return Job(logits=logits, rows=replace(packed, **_spared(packed, size, r)), tiles=_tiles(number, size))
 
 
-def _around_top_h(r: np.random.Generator) -> list[tuple[int, ...]]:
-    """A random order of filters, a top-h among them."""
-    ops = (*(op for op in plan.CUTS if op != TOP_H), TEMPERATURE, *plan.DYNAMIC)
-    cuts = [tuple(ops[at] for at in r.permutation(len(ops))[: int(r.integers(3))]) for _ in range(2)]
-    ends = ((), (), (XTC,), (XTC_TIES_KEPT,), (XTC, TEMPERATURE), (TEMPERATURE,), (GREEDY,))
-    program = (*cuts[0], TOP_H, *cuts[1], *ends[int(r.integers(len(ends)))])
-    return [(int(op), *(FILTERS[op](r) if op != GREEDY else ())) for op in program]
+def headed_job(number: int, rows: int) -> Job:
+    """A top-k within the likeliest tokens, which tie and mostly are among the first of the row, and an XTC of what it
+    leaves: all of it has one key, and is only counted where the histogram has a lane for that.
 
-
-def _is_by_passes(program: list[tuple[int, ...]]) -> bool:
-    """Whether passes over split blocks run a program of known filters."""
-    return bool(plan.can_run(rows_of([program], np.random.default_rng(0)).programs).all())
-
-
-def _tied(r: np.random.Generator, size: int) -> NDArray[np.float32]:
-    """Logits [size] many of which are equal: all of them, those at the top, at a few levels, or on a grid."""
-    n, kind = r.standard_normal(size), int(r.integers(5))
-    top = np.where(np.arange(size) < r.choice([1, 2, 60, 99, 100, 101, 120]), 1.5, np.minimum(n, 1.4))
-    plateaus = np.where(n > r.choice([0.0, 1.0]), 1.5, r.choice([0.5, -25.0]))
-    few = r.choice(r.standard_normal(4) * r.choice([0.1, 3.0]), size)
-    x = r.permutation((n * 0 + 0.25, top, plateaus, few, np.round(n * 8) / 8)[kind])
-    if r.random() < 0.3:
-        x[r.random(size) < r.choice([0.1, 0.7])] = r.choice([-np.inf, -100.0])
-    return x.astype(np.float32)
-
-
-def _share_of_first(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> int:
-    """What share of their entropy, in 2^-32, the first tokens up to one of them have, or a little less or more; 0 where
-    no token can be drawn, or one is certain."""
-    given = distribution.request_of(x[None], rows_of([begun], r), 0)
-    with np.errstate(all="ignore"):
-        row = given.run(coin=False)
-    if row.status:
-        return 0
-    first = row.ranked()[:TOKENS]
-    w = row.w()[first].tolist()
-    log_mass = ilog2(max(sum(w), 1)) - 40 * OCTAVE
-    reached = np.cumsum([a * (b + log_mass) for a, b in zip(w, row.q()[first].tolist(), strict=True)], dtype=object)
-    share = (int(r.choice(reached)) << 32) // max(int(reached[-1]), 1) + int(r.integers(-1, 2))
-    return min(max(share, 0), 1 << 32)
+    XTC spares tokens in every other job.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 7]
+    logits, programs = r.uniform(1, 6, (rows, size)), []
+    for row in logits:
+        ties = int(r.integers(2, 7))
+        row[r.choice(8 if r.random() < 0.7 else size, ties, replace=False)] = 8
+        op = (XTC, XTC_TIES_KEPT)[int(r.random() < 0.2)]
+        coin = int(r.choice([int(0.3 * 2**32), 1 << 32]))
+        top_k = int(TOP_K), int(r.integers(2, ties + 1)), 0
+        programs.append([top_k, (int(op), coin, *numbers.scaled_fraction(0.1), 0)])
+    x = torch.from_numpy(logits.astype(np.float32))
+    job = Job(logits=x, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+    return sparing(job, r) if number % 2 else job
 
 
 def _share_of_one(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> float | None:
@@ -535,6 +503,32 @@ def likely_job(number: int, rows: int) -> Job:
     octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
     logits = torch.from_numpy((-math.log(2) * octaves).astype(np.float32))
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def second_job(number: int, rows: int) -> Job:
+    """A temperature that stands behind a filter, mostly behind one that removes little, and a top-p behind it.
+
+    Half of the rows have logits whose histogram is coarse where most of the mass is, and XTC or a min-p may follow.
+    """
+    r, size = np.random.default_rng(number), SIZES[-1 - number % 7]
+    first, behind = (TOP_K, MIN_P, EPSILON, TOP_P)[number % 4], (None, XTC, MIN_P, XTC_TIES_KEPT, None)[number % 5]
+    logits = shaped_logits(r, rows, size, 0).numpy()
+    octaves = np.where(r.random((rows, size)) < 0.05, 3 * r.random((rows, size)), 38 + r.random((rows, size)))
+    is_coarse, programs = r.random(rows) < 0.5, []
+    logits[is_coarse] = (-math.log(2) * octaves[is_coarse]).astype(np.float32)
+    for _ in range(rows):
+        weak = {TOP_K: (size, 0), MIN_P: (numbers.ratio_threshold(1e-30),), EPSILON: (1 << 31, 130)}
+        operands = weak[first] if first in weak and r.random() < 0.7 else FILTERS[first](r)
+        temperature = (int(TEMPERATURE), *FILTERS[TEMPERATURE](r))
+        if r.random() < 0.5:
+            t = float(r.choice([0.11, 0.15, 0.25]))
+            factors = numbers.temperature_constant(t), numbers.reciprocal(t)
+            temperature = (int(TEMPERATURE), *(numbers.bits(factor) for factor in factors))
+        rule = int(behind is None and r.random() < 0.2) * RULES.index("truncated")
+        top_p = (int(TOP_P), int(r.integers(1 << 29, 1 << 32)), rule or int(r.integers(2)), int(r.integers(2)), 0)
+        last = [] if behind is None else [(int(behind), *FILTERS[behind](r))]
+        programs.append([(int(first), *operands), temperature, top_p, *last])
+    return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def preset_job(number: int, times: int) -> Job:

@@ -86,7 +86,7 @@ def _reported(job: Job, asked: SamplingMetadata) -> tuple[NDArray[np.int64], NDA
     """(what the kernels told of the laws, their marks, what they reported)."""
     x, rows = as_logits(job.logits), job.rows
     early = ~smooths_last(rows.programs)
-    state, drawing = edited(x, rows, early), DrawPlan.of(rows).without_smoothing(early)
+    state, drawing = edited(x, rows, early), DrawPlan.of(asked).without_smoothing(early)
     filters = [[step for step in plain.steps_of(program) if step.op] for program in rows.programs]
     scale = np.stack([_scale_of(View(view), steps) for view, steps in zip(asked.views, filters, strict=True)])
     count, size = x.shape
@@ -94,7 +94,7 @@ def _reported(job: Job, asked: SamplingMetadata) -> tuple[NDArray[np.int64], NDA
               torch.from_numpy(asked.top_n.astype(np.int64)[:, None]),
               torch.from_numpy(asked.asked_ids.reshape(count, ASKED)))  # fmt: skip
     slots, kept = torch.arange(count), torch.empty(count, size, dtype=torch.uint8)
-    beside = replace(triton._beside(rows, x), slots=slots, scale=tables[1], kept=kept)
+    beside = replace(triton._beside(rows, x, tells=bool(drawing.planes)), slots=slots, scale=tables[1], kept=kept)
     seen: list[Any] = []
 
     def drawn(x: torch.Tensor, meta: torch.Tensor, work: Any, beside: Any) -> Any:

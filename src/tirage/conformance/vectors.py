@@ -105,6 +105,9 @@ def _read(path: Path) -> list[Vector]:
 
 
 def _lines(path: Path) -> list[str]:
+    # A pipe or a device may never end.
+    if not path.is_file():
+        raise ParamsError(f"vectors must be regular files, got {path}; take it out of the folder")
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -50,7 +50,7 @@ def draw_into(out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, *,
         everything = group.size == rows.count
         some = rows if everything else taken(rows, group)
         columns = logits if everything else logits[integers(group, logits)]
-        _RowGroup.of(shard, columns, some).write(out, group, asked_of(rows, group))
+        RowGroup.of(shard, columns, some).write(out, group, asked_of(rows, group))
         if rows.records is not None and some.records is not None and not everything:
             rows.records.fill(group, some.records)
 
@@ -75,7 +75,7 @@ def _start(shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> tuple[F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RowGroup:
+class RowGroup:
     """Rows of one list of operations: logits [G, N] as they came, and the branches of their law.
 
     `masked` are the branches under the mask that is only checked, to be drawn from when it forbids the token.
@@ -91,7 +91,7 @@ class _RowGroup:
     shares: list[int]
 
     @classmethod
-    def of(cls, shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> _RowGroup:
+    def of(cls, shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> RowGroup:
         """The rows of `logits` [G, N] after their edits and filters."""
         state, status = _start(shard, logits, rows)
         masked: list[FilterState] = []
@@ -126,8 +126,7 @@ class _RowGroup:
         out.sampled_logprobs[at] = torch.where(ok, lp, torch.nan)
         out.support[at] = torch.where(ok, support, 0)
         out.top_logprobs[at] = torch.where(ok[:, None], out.top_logprobs[at], torch.nan)
-        for view in np.unique(self.rows.views[self.rows.views != View.NONE]).tolist():
-            self._write_view(out, View(view), law, token, at, integers(asked, at), ok)
+        self.write_views(out, law, token, at, integers(asked, at), ok)
         if self.rows.records is not None:
             self._record(self.rows.records, law, token, support, ok)
 
@@ -246,6 +245,14 @@ class _RowGroup:
         both = self.shard.comm.sum(torch.stack([held.sum(1), seen.sum(1)]))
         held, seen = both.tolist()
         return held, [max(mass, 1) for mass in seen]
+
+    def write_views(self, out: Drawn, law: Mixture, token: Tensor, at: Tensor, asked: Tensor, ok: Tensor) -> None:
+        """Put what the rows report into their places in `out`, at `at` [G], and asked logprobs at `asked` [A].
+
+        `token` [G] was drawn; `ok` bool [G] says which rows have one.
+        """
+        for view in np.unique(self.rows.views[self.rows.views != View.NONE]).tolist():
+            self._write_view(out, View(view), law, token, at, asked, ok)
 
     def _write_view(
         self, out: Drawn, view: View, law: Mixture, token: Tensor, at: Tensor, asked: Tensor, ok: Tensor

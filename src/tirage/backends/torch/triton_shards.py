@@ -9,7 +9,7 @@ the shard that holds the block of the token tells it. SPEC.md S-W5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,42 +20,57 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tirage.backends.groups import Ids, taken
+from tirage.backends.groups import Ids, ranges, taken
 from tirage.backends.torch import kernels
 from tirage.backends.torch import triton as whole
-from tirage.backends.torch.communicator import Communicator
+from tirage.backends.torch.communicator import Communicator, VocabShard
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.kernels import lanes, layout
-from tirage.backends.torch.plan import AS_SET, CUTS, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
+from tirage.backends.torch.plan import AS_SET, CUTS, DYNAMIC, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
 from tirage.backends.torch.rule import integers, keys, values
+from tirage.backends.torch.shard_reports import ToldRows
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.operators import FIRST_FILTER
 from tirage.operators.min_keep import FLOORED
 from tirage.operators.temperature import GREEDY, TEMPERATURE
 from tirage.operators.top_p import TOP_P
-from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata
+from tirage.operators.xtc import COINS
+from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
 _MEASURE: Any = kernels.measure_shard
 _SETTLE: Any = kernels.settle_shards
 _BOUND: Any = kernels.bound
 _SPLIT: Any = kernels.split
 _RESOLVE: Any = kernels.resolve
+_WEIGH: Any = kernels.weigh
+_WEIGH_LEFT: Any = kernels.weigh_left
+_DRAW_LEFT: Any = kernels.draw_left
 _WHOLE, _LEAST, _GREATEST, _LOWER_LENGTH = (
     at.value for at in (layout.WHOLE, layout.LEAST, layout.GREATEST, layout.LOWER_LENGTH)
 )
-_FIRST_C, _LAST_C, _SAMPLE = layout.FIRST_C.value, layout.LAST_C.value, lanes.SAMPLED.value
+_FIRST_C, _LAST_C, _WEIGHTY, _SLOT, _SAMPLE = (
+    at.value for at in (layout.FIRST_C, layout.LAST_C, layout.WEIGHTY, layout.SLOT, lanes.SAMPLED)
+)
+_LISTED, _SUMMED, _ALL_FIRST, _TERMS = (
+    at.value for at in (layout.LISTED, layout.SUMMED, layout.ALL_FIRST, layout.ADDENDS)
+)
 _NO_KEY, _WORD = -(1 << 31), (1 << 32) - 1
-_FILTERS = (GREEDY, TEMPERATURE, *CUTS)
+_FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS, *COINS)
 _WEIGHED = (TOP_P, FLOORED[TOP_P])
 """Filters before which all blocks are weighed: no shard could read the others' logits where the mass was in doubt."""
 
 
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
-    """bool [B]: rows that `draw_into` may be given: filters that keep a prefix of the order, at one temperature."""
-    meta, ops = DrawPlan.of(rows).meta, rows.programs[:, :, 0]
+    """bool [B]: rows that `draw_into` may be given: filters that passes over split blocks run."""
+    drawn = _without_views(rows)
+    meta, ops = DrawPlan.of(drawn).meta, rows.programs[:, :, 0]
     known = np.isin(ops, _FILTERS) | (ops < FIRST_FILTER)
-    by_passes = (meta[:, IS_GREEDY] != AS_SET) & (meta[:, _FIRST_C] == meta[:, _LAST_C])
-    return whole.supports(rows) & known.all(axis=1) & by_passes
+    return whole.supports(drawn) & known.all(axis=1) & (meta[:, IS_GREEDY] != AS_SET)
+
+
+def _without_views(rows: SamplingMetadata) -> SamplingMetadata:
+    """`rows` as if none reported anything: how they are drawn does not hang on it here."""
+    return replace(rows, views=np.full_like(rows.views, View.NONE), memo={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,13 @@ class Blocks:
         """How many the shard with the most has."""
         return max(self.counts)
 
+    def places(self, ids: NDArray[np.int32], bounds: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Where tokens [n] lie among all blocks."""
+        place = ids.astype(np.int64)
+        for first, (start, stop) in zip(self.firsts, bounds, strict=True):
+            place[(ids >= start) & (ids < stop)] += first * self.size - start
+        return place
+
     def joined(self, each: Tensor) -> Tensor:
         """Numbers [B, blocks, ...] of all blocks from those of every shard [shards, B, `most`, ...]."""
         order = sorted(range(len(self.firsts)), key=self.firsts.__getitem__)
@@ -108,26 +130,53 @@ def draw_into(
 
     `own` are `rows` as this shard sees them, `bounds` the token ids of each by rank. `block` and `tile` are powers of
     two and change no result. Two rounds for greedy rows, three without filters; else four, or five where tokens are
-    listed.
+    listed. One more with a dynamic temperature, and where XTC spares tokens or stands before a temperature; one or two
+    where a top-p of a second temperature does not end where it likely would.
     """
     at, some = integers(which, logits), rows
     if which.size < rows.count:
         logits, some, own = logits[at], taken(rows, which), taken(own, which)
-    state, plan = edited(logits, own), DrawPlan.of(some)
-    weighed = torch.from_numpy(np.isin(some.programs[:, :, 0], _WEIGHED).any(axis=1)).to(logits.device)
+    state, plan, blocks = edited(logits, own), DrawPlan.of(_without_views(some)), Blocks.of(bounds, block)
+    size = max(stop for _, stop in bounds)
+    # Tokens that are no logits of the vocabulary lie among the blocks.
+    plan.meta[:, _LISTED] = np.minimum(plan.meta[:, _LISTED], size)
     with torch.cuda.device_of(logits):
         shard = ShardPasses(
             x=state.x.contiguous(),
             meta=plan.on(logits.device),
             plan=plan,
             comm=comm,
-            blocks=Blocks.of(bounds, block),
-            vocab_size=max(stop for _, stop in bounds),
+            blocks=blocks,
+            vocab_size=size,
             tile=tile,
+            spared=_spared(some, bounds, blocks, logits),
         )
-        token, logprob, support, status = shard.draw(state.bad, weighed)
-    out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
+        found = shard.draw(state.bad)
+    status = found.tables.status
+    out.token_ids[at], out.sampled_logprobs[at], out.support[at] = found.token, found.logprob, found.support
+    out.status[at] = status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
+    if (some.views != View.NONE).any():
+        ToldRows(
+            shard=shard.vocab,
+            home=shard.home.start,
+            logits=logits,
+            x=shard.x,
+            token=found.token,
+            status=status,
+            row=found.tables.row,
+            sums=found.tables.added,
+        ).write_views(out, rows, own, which)
+
+
+def _spared(rows: SamplingMetadata, bounds: Sequence[tuple[int, int]], blocks: Blocks, like: Tensor) -> Tensor:
+    """Bits of what XTC never removes, by the places of tokens among all blocks: int32 [B, words], [B, 0] for none."""
+    if not rows.protected_ids.size:
+        return torch.empty(rows.count, 0, dtype=torch.int32, device=like.device)
+    flags = np.zeros((rows.count, -(-blocks.number * blocks.size // 32) * 32), bool)
+    row, position = ranges(rows.protected_start[:-1], rows.protected_start[1:])
+    flags[row, blocks.places(rows.protected_ids[position], bounds)] = True
+    return torch.from_numpy(np.packbits(flags, axis=1, bitorder="little").view(np.int32)).to(like.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +209,27 @@ class Tables:
             listed=torch.empty(b, listed, dtype=torch.int32, device=device),
         )
 
+    def taken(self, at: Tensor) -> Tables:
+        """Those of the rows `at` int64 [n]."""
+        each = {field.name: getattr(self, field.name) for field in fields(self)}
+        ends = each.pop("ends")
+        return Tables(ends=ends[:, at].contiguous(), **{name: table[at] for name, table in each.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was drawn, [B] each, and the tables that the draw left. Tokens are places among all blocks until `told`."""
+
+    token: Tensor
+    logprob: Tensor
+    support: Tensor
+    tables: Tables
+
+    def put(self, at: Tensor, some: Found) -> None:
+        """Writes what was found of the rows `at` int64 [n], but not their blocks and lists."""
+        self.token[at], self.logprob[at], self.support[at] = some.token, some.logprob, some.support
+        self.tables.row[at], self.tables.added[at] = some.tables.row, some.tables.added
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPasses:
@@ -172,6 +242,14 @@ class ShardPasses:
     blocks: Blocks
     vocab_size: int
     tile: int
+    spared: Tensor
+
+    @property
+    def vocab(self) -> VocabShard:
+        """This shard as tensor operations have it."""
+        firsts, rank = self.blocks.firsts, self.comm.rank
+        lower = tuple(other for other in range(self.comm.size) if firsts[other] < firsts[rank])
+        return VocabShard(comm=self.comm, start=self.blocks.starts[rank], lower=lower)
 
     @property
     def steps(self) -> int:
@@ -199,13 +277,64 @@ class ShardPasses:
         first = self.blocks.firsts[self.comm.rank] * self.blocks.size
         return slice(first, first + self.x.shape[1])
 
-    def draw(self, bad: Tensor, weighed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(token, logprob, support, status), each [B]: `bad` bool [B] have no token, of `weighed` all is weighed."""
+    @property
+    def spares(self) -> int:
+        """How many words of bits say what XTC never removes of a row."""
+        return self.spared.shape[1]
+
+    @cached_property
+    def ops(self) -> NDArray[np.int64]:
+        """The operations [B, S] of the rows."""
+        return self.plan.meta[:, HEADER::STEP_WIDTH]
+
+    @cached_property
+    def is_likely(self) -> bool:
+        """Whether a row has a top-p that may cut under a second temperature, looked for where it likely does."""
+        meta = self.plan.meta
+        is_second = (meta[:, _FIRST_C] != meta[:, _LAST_C]) | np.isin(self.ops, DYNAMIC).any(axis=1)
+        return bool((np.isin(self.ops, _WEIGHED).any(axis=1) & is_second).any())
+
+    @cached_property
+    def leaves(self) -> bool:
+        """Whether what XTC leaves of a row has to be weighed: it spares tokens, or a temperature follows."""
+        has_left = np.cumsum(np.isin(self.ops, COINS), axis=1) > 0
+        return bool(has_left.any() and (self.spares or (has_left & np.isin(self.ops, (TEMPERATURE, *DYNAMIC))).any()))
+
+    @cached_property
+    def weighed(self) -> Tensor:
+        """bool [B]: rows all of whose blocks are weighed, as the mass that a top-p needs would be in doubt."""
+        is_summed = np.isin(self.plan.meta[:, _SUMMED], DYNAMIC)
+        return torch.from_numpy(np.isin(self.ops, _WEIGHED).any(axis=1) & ~is_summed).to(self.x.device)
+
+    def draw(self, bad: Tensor) -> Found:
+        """The draw of all rows: `bad` bool [B] have no token."""
         rows, part = self.settled(bad)
         if not self.plan.draws:
-            return self.resolved(rows, self.placed())
-        self.bound(rows, weighed)
+            return self.told(self.resolved(rows, self.placed()))
+        if self.plan.sums:
+            self.weigh(rows, part)
+        begun = replace(rows, row=rows.row.clone(), bins=rows.bins.clone(), added=rows.added.clone())
+        found = self.passed(rows, part, self.weighed)
+        if self.is_likely:
+            self.pass_again(found, begun, part)
+        if self.leaves:
+            self.leave(found)
+        return self.told(found)
+
+    def passed(self, rows: Tables, part: Tables, weighed: Tensor, *, is_certain: bool = False) -> Found:
+        """The draw of rows once they are settled; their open ranges are to hold every cut for certain, or likely."""
+        self.bound(rows, weighed, is_certain=is_certain)
         return self.resolved(*self.joined(rows, self.split(rows, part)))
+
+    def pass_again(self, found: Found, begun: Tables, part: Tables) -> None:
+        """Draws those rows again, from the tables as they were, whose open ranges did not hold the cut of a top-p.
+
+        All shards see that in the counts of the first block, which are the same on all of them.
+        """
+        at = torch.nonzero(found.tables.count[:, 0, _WEIGHTY] < 0)[:, 0]
+        if at.numel():
+            some = replace(self, x=self.x[at], meta=self.meta[at])
+            found.put(at, some.passed(begun.taken(at), part.taken(at), self.weighed[at], is_certain=True))
 
     # --- what is exchanged ----------------------------------------------------------------------------------------
 
@@ -264,14 +393,30 @@ class ShardPasses:
             PADDED=self.padded,
             **whole.FIRST,
         )
+        every.row[:, _SLOT] = torch.arange(b, device=self.x.device)
         return every, part
 
-    def bound(self, rows: Tables, weighed: Tensor) -> None:
+    def weigh(self, rows: Tables, part: Tables) -> None:
+        """Adds up the sums of rows whose temperature follows from them, and their masses. One round."""
+        _WEIGH[self.x.shape[0], self.mine](
+            *(self.x, self.meta, rows.row, rows.status, part.mass, part.count, part.added),
+            *(self.meta.shape[1], self.x.shape[1], self.mine, self.steps),
+            BLOCK=self.blocks.size,
+            **whole.EXACT,
+        )
+        masses = part.mass[:, :, _ALL_FIRST].sum(1, keepdim=True)
+        total = self.comm.sum(torch.cat([part.added[:, :_TERMS], masses], 1))
+        rows.added[:, :_TERMS] += total[:, :_TERMS]
+        # Of the blocks only the sum counts for now.
+        rows.mass[:, 0, _ALL_FIRST] = total[:, _TERMS]
+
+    def bound(self, rows: Tables, weighed: Tensor, *, is_certain: bool) -> None:
         """Finds the open range of each row; of `weighed` bool [B] rows all blocks will be weighed."""
         _BOUND[self.x.shape[0],](
             *(rows.bins, rows.added, self.meta, rows.row, rows.status, rows.mass),
-            *(self.meta.shape[1], self.places, self.blocks.number, self.steps),
+            *(self.meta.shape[1], self.vocab_size, self.blocks.number, self.steps),
             PADDED=self.padded,
+            CERTAIN=is_certain,
             **whole.WIDE,
         )
         rows.row[:, _WHOLE] |= weighed.to(torch.int32)
@@ -356,23 +501,50 @@ class ShardPasses:
         shard, row, n = torch.nonzero(is_there, as_tuple=True)
         listed[row, place[shard, row, n]] = each[shard, row, n]
 
-    def resolved(self, every: Tables, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(token, logprob, support, status), each [B], once all tables are those of all blocks. One round."""
+    def resolved(self, every: Tables, x: Tensor) -> Found:
+        """The draw of rows once all tables are those of all blocks."""
         b, device = x.shape[0], x.device
         support = torch.empty(b, dtype=torch.int64, device=device)
         token, logprob = torch.empty_like(support), torch.empty(b, dtype=torch.float32, device=device)
         _RESOLVE[b,](
             *(x, every.ends, every.mass, every.count, every.added, every.listed, every.length, self.meta, every.row),
-            *(every.status, every.length, token, logprob, support),
-            *(self.meta.shape[1], self.places, self.blocks.number, self.steps, 0),
+            *(every.status, self.spared, token, logprob, support),
+            *(self.meta.shape[1], self.places, self.blocks.number, self.steps, self.spares),
             BLOCK=self.blocks.size,
             PADDED=self.padded,
             TILE=self.tile,
             **whole.WIDE,
         )
+        return Found(token=token, logprob=logprob, support=support, tables=every)
+
+    def leave(self, found: Found) -> None:
+        """Draws the rows anew of which XTC removes tokens, from what it leaves of all shards. One round."""
+        b, tables = self.x.shape[0], found.tables
+        mass = torch.zeros(b, self.mine, 1, dtype=torch.int64, device=self.x.device)
+        number = torch.zeros(b, 1, dtype=torch.int32, device=self.x.device)
+        passed = self.meta, tables.row, tables.status, tables.added, self.spared
+        _WEIGH_LEFT[b, self.mine](
+            *(self.x, *passed, mass, number),
+            *(self.home.start, self.meta.shape[1], self.x.shape[1], self.mine, self.steps, self.spares),
+            BLOCK=self.blocks.size,
+            **whole.EXACT,
+        )
+        masses, numbers = self.exchanged(self.of_blocks(mass), number)
+        _DRAW_LEFT[b,](
+            *(self.placed(), *passed, self.blocks.joined(masses).view(torch.int64), numbers.sum(0, dtype=torch.int32)),
+            *(found.token, found.logprob, found.support),
+            *(self.meta.shape[1], self.places, self.blocks.number, self.steps, self.spares),
+            BLOCK=self.blocks.size,
+            PADDED=self.padded,
+            **whole.FIRST,
+        )
+
+    def told(self, found: Found) -> Found:
+        """The same with token ids and logprobs of the shards that hold the tokens. One round."""
+        token, logprob = found.token, found.logprob
         home, start = self.home, self.blocks.starts[self.comm.rank]
         mine = (token >= home.start) & (token < home.start + self.mine * self.blocks.size)
-        told = (token - home.start + start << 32) | (logprob.view(torch.int32).to(torch.int64) & _WORD)
-        found = self.comm.max(told.masked_fill(~mine, -1))
-        bits = torch.where(found < 0, logprob.view(torch.int32), (found & _WORD).to(torch.int32))
-        return found >> 32, bits.view(torch.float32), support, every.status
+        own = (token - home.start + start << 32) | (logprob.view(torch.int32).to(torch.int64) & _WORD)
+        best = self.comm.max(own.masked_fill(~mine, -1))
+        bits = torch.where(best < 0, logprob.view(torch.int32), (best & _WORD).to(torch.int32))
+        return replace(found, token=best >> 32, logprob=bits.view(torch.float32))

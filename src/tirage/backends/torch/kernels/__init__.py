@@ -11,7 +11,8 @@ from, which `split` then makes exactly; for a temperature that follows from sums
 last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares.
 Rows without filters are read twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes the place
 of `measure` where logits change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report
-logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does (`triton_shards`).
+logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does, and `weigh_left` and
+`draw_left` draw anew what XTC leaves where that has weights of its own (`triton_shards`).
 A row with any other list of filters (typical, tail-free, Mirostat, XTC before others, several temperatures), or
 with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it a few times
 and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
@@ -33,7 +34,7 @@ from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
 from tirage.backends.torch.kernels.sets import FEW, WORDS
-from tirage.backends.torch.kernels.shards import measure_shard, settle_shards
+from tirage.backends.torch.kernels.shards import draw_left, measure_shard, settle_shards, weigh_left
 from tirage.backends.torch.kernels.views import view_ends, view_weigh
 from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
@@ -52,6 +53,7 @@ __all__ = [
     "WORDS",
     "append",
     "bound",
+    "draw_left",
     "edit",
     "general",
     "log_masses",
@@ -64,4 +66,5 @@ __all__ = [
     "view_ends",
     "view_weigh",
     "weigh",
+    "weigh_left",
 ]

@@ -311,7 +311,7 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
 
 
 @triton.jit
-def note_idle(op, begin, is_sure, is_first, row_ptr, s):
+def note_idle(op, begin, is_sure, is_known, row_ptr, s):
     """Write that the step s of a row removes no token, whatever the exact sums are: `resolve` does not run it then.
 
     A temperature, and an XTC, does more than to remove tokens. Where weights are not known, nothing is written. A
@@ -323,7 +323,7 @@ def note_idle(op, begin, is_sure, is_first, row_ptr, s):
         idle = tl.load(row_ptr + IDLE, cache_modifier=".cg")
         tl.store(row_ptr + IDLE, idle | (tl.full((), 1, tl.int32) << s), mask=idle >= 0)
         tl.debug_barrier()
-    return is_sure & ((is_top_p(op) == 0) | is_first)
+    return is_sure & ((is_top_p(op) == 0) | is_known)
 
 
 @triton.jit
@@ -343,11 +343,12 @@ def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, 
 
 @triton.jit
 def top_p_lanes(
-    op, step_ptr, edge_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_alone
+    op, step_ptr, edge_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_known,
+    is_alone,
 ):  # fmt: skip
     """The same of a top-p; writes whether it needs the mass of the whole row."""
     begin, end = goal_lanes(
-        op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_alone
+        op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
     )  # fmt: skip
     is_needed = needs_whole(step_ptr, edge_ptr, least, most, end, m, c, first == LANES, is_first)
     tl.store(row_ptr + WHOLE, 1, mask=is_needed & (begin < LANES))
@@ -392,16 +393,25 @@ def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
     return low, high
 
 
+@triton.jit
+def knows(c, meta_ptr, CERTAIN: tl.constexpr):
+    """(whether c is that of the first temperature, whether a top-p may only be looked for where all its cuts are)."""
+    is_first = c == constant(meta_ptr, FIRST_C)
+    return is_first, is_first | tl.full((), CERTAIN, tl.int1)
+
+
 @triton.jit(do_not_specialize=VARYING)
 def bound(
-    bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps, PADDED: tl.constexpr
-):
+    bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps,
+    PADDED: tl.constexpr, CERTAIN: tl.constexpr = False,  # pyright: ignore[reportArgumentType]
+):  # fmt: skip
     """The open range of each row, [lowest, top): it holds the last cut; keys above are in every set.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
     A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
     Thresholds far below the last cut have a range of their own, and what stands between is only weighed. What
-    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed.
+    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed. Unless it is to be
+    `CERTAIN`, a range is only likely to hold the cut of a top-p behind a second temperature.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
@@ -425,7 +435,7 @@ def bound(
             step_ptr = meta_ptr + PROGRAM + s * 6
             op, is_uncut = tl.load(step_ptr), first == LANES
             c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
-            is_first = c == constant(meta_ptr, FIRST_C)
+            is_first, is_known = knows(c, meta_ptr, CERTAIN)
             if is_temperature(op):
                 least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
@@ -440,12 +450,12 @@ def bound(
             if is_top_p(op):
                 begin, end = top_p_lanes(
                     op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
-                    is_first, (is_sure == 0) | (s + 1 == steps),
+                    is_first, is_known, (is_sure == 0) | (s + 1 == steps),
                 )  # fmt: skip
             begin, end = with_least(op, step_ptr, numbers, begin, end)
             # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
             may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
-            is_sure = note_idle(op, begin, is_sure, is_first, row_ptr, s)
+            is_sure = note_idle(op, begin, is_sure, is_known, row_ptr, s)
             if begin < LANES:
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
                 # Only thresholds leave a gap: other cuts are searched for.

@@ -5,7 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import ABOVE, ABOVE_FIRST, ABOVE_LAST, ABOVE_WEIGHTY, LEFT, MASS_FROM
+from tirage.backends.torch.kernels.layout import (
+    ABOVE,
+    ABOVE_FIRST,
+    ABOVE_LAST,
+    ABOVE_WEIGHTY,
+    LEFT,
+    MASS_FROM,
+    WEIGHTY,
+)  # fmt: skip
 from tirage.backends.torch.kernels.lists import (
     BY_NUMBER,
     BY_WEIGHT,
@@ -67,6 +75,8 @@ def reopened(
             tl.store(mass_ptr + at * 4 + column, (at * 0).to(tl.int64), mask=at < blocks)
         for column in tl.static_range(ABOVE, ABOVE_WEIGHTY + 1):  # pyright: ignore[reportGeneralTypeIssues]
             tl.store(count_ptr + at * 4 + column, at * 0, mask=at < blocks)
+        # What has a weight under the last temperature no longer counts: shards, which cannot list all, see it there.
+        tl.store(count_ptr + WEIGHTY, tl.full((), -1, tl.int32))
         tl.debug_barrier()
     return n, ties, above, lowest, top
 

@@ -80,6 +80,8 @@ def find_head(
         last_key, last_id = lowest, tl.full((), -1, tl.int32)
         if ties >= 0:
             last_id = nth_tie(x_ptr, count_ptr, list_ptr, n, ties, lowest, ties, size, blocks, BLOCK, PADDED, TILE)
+            # It has another before it; a shard that does not hold it may find the first of its block.
+            last_id = tl.maximum(last_id, 1)
         else:
             last_key, last_id = last_reaching(x_ptr, list_ptr, n, key, cut_key, cut_id, high, TILE)
         tl.store(row_ptr + HEAD_KEY, last_key)

@@ -76,13 +76,15 @@ def count_from_spared(x_ptr, row_ptr, spared_ptr, spares, cut_key, cut_id, size,
     """Write that the weights of what XTC leaves count from the largest of the tokens of the set that it never removes,
     if a temperature stands behind it and that is greater than the others."""
     PART: tl.constexpr = TILE // 4
-    if (spares > 0) & (tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg") < tl.load(row_ptr + HIGH)):
+    most = tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg")
+    if (spares > 0) & (most < tl.load(row_ptr + HIGH)):
         for start in range(0, spares, PART):
             at = start + tl.arange(0, PART)
             words = tl.load(own_words(row_ptr, spared_ptr, spares) + at, mask=at < spares, other=0)
             while tl.max((words != 0).to(tl.int32), 0) > 0:  # pyright: ignore[reportOperatorIssue]
                 _, _, key, words = spared_at(x_ptr, at, words, cut_key, cut_id, size)
-                tl.atomic_max(row_ptr + LEFT_HIGH, tl.max(key, 0), sem="relaxed")
+                most = tl.maximum(most, tl.max(key, 0))
+        tl.store(row_ptr + LEFT_HIGH, most)
         tl.debug_barrier()
 
 
