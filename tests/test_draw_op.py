@@ -24,6 +24,7 @@ from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P
 from tirage.operators.operator import Operation
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
@@ -137,6 +138,9 @@ LISTED = DYNAMIC_TEMPERATURE_LISTED
         ((XTC, TEMPERATURE, MIN_P), False, 0),
         ((TOP_K, XTC, DYNAMIC_TEMPERATURE), False, 0),
         ((XTC, GREEDY), False, 0),
+        ((TOP_H, DYNAMIC_TEMPERATURE), True, 0),
+        ((TOP_H, TOP_P, XTC), True, 0),
+        ((TOP_H, LISTED), False, 0),
         ((XTC, XTC_TIES_KEPT), False, 0),
     ],
 )

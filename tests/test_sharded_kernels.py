@@ -14,7 +14,7 @@ from platforms import needs_newest_triton, needs_triton
 PROCESS = Path(__file__).parent / "triton_shards.py"
 pytestmark = [needs_triton, needs_newest_triton]
 
-JOBS = (17, *range(8), 2000, 3000, 4000, 4002, 4013, 5000, 5001)
+JOBS = (17, *range(8), 2000, 3000, 4000, 4002, 4013, 5000, 5001, 8500, 8505)
 """Programs of every filter that keeps a prefix, with edits and masks, of all shapes of logits; see
 `triton_jobs.program_job`."""
 SECOND_JOBS = (10000, 10001, 10003, 10008, 10010, 10015, 20000, 20001)

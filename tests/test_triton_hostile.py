@@ -77,6 +77,15 @@ MISTAKES = {
     ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
     "a search misses the logits at its bounds": ("tl.where(key >= floor, each, 0)", "tl.where(key > floor, each, 0)"),
+    "a search of a short list misses the logits at its bounds": (
+        "tl.where(key >= least, each, 0)",
+        "tl.where(key > least, each, 0)",
+    ),
+    "a part of a list counts without what stands above it": ("        goal -= more\n", ""),
+    "tokens whose place another takes are lost": (
+        "lanes, others, mask=lanes < moved)\n            tl.debug_barrier()",
+        "lanes, others, mask=lanes < 0)\n            tl.debug_barrier()",
+    ),
     "a search for a tie misses the ids at its bounds": ("(ids <= low + j * step)", "(ids < low + j * step)"),
     "eta forgets its distance from the mean": ("limit = found + tl.load(step_ptr + 3)", "limit = found"),
     "top-a squares half of the largest weight": ("(80 - tl.minimum(b, 72))", "(78 - tl.minimum(b, 72))"),
@@ -191,6 +200,21 @@ FURTHER_MISTAKES = {
     "what XTC spares is counted twice": ("return others, support + number", "return others, support + 2 * number"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
+FIRST_JOBS = (8500, 8501, 8505, 8508)
+"""Jobs with a top-h: alone, and among other filters."""
+FIRST_MISTAKES = {
+    "top-h keeps the token that passes its share": (
+        "(lanes < number) & ((passes == 0) | (rank == 1))",
+        "(lanes < number) & ((passes == 0) | (rank <= 2))",
+    ),
+    "the entropy of a token's prefix is without its own": ("(other_id <= ids)", "(other_id < ids)"),
+    "the mass of the first tokens is that of one": ("tl.maximum(mass, 1)", "tl.maximum(mass >> 60, 1 << 40)"),
+    "of ties top-h keeps one more": ("tl.maximum((most * share) >> 32, 1)", "((most * share) >> 32) + 1"),
+    "top-h looks at fewer tokens": ("tl.maximum((most * share) >> 32, 1), _FIRST)",
+                                    "tl.maximum((most * share) >> 32, 1), _FIRST - 5)"),
+    "the list keeps its length without what is not in the set": ("return number, last_key,", "return n, last_key,"),
+}  # fmt: skip
+"""Mistakes that jobs of `FIRST_JOBS` see."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step."""
@@ -250,6 +274,7 @@ def run(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> list[di
 CASES = [
     *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
     *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60), ("sets", SET_JOBS, 40)),
+    *(("programs", FIRST_JOBS, 60), ("bounds", FIRST_JOBS[:2], 60)),
     # Its row 727 has a threshold that lets all tokens pass, and no logit above the least float32.
     ("bounds", (2,), 1000),
 ]
@@ -291,12 +316,12 @@ def test_averages_that_are_taken_for_exact_are_seen(name: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("first", [0, 1000])
+@pytest.mark.parametrize("first", [0, 1000, 8500])
 @pytest.mark.parametrize(("kind", "part"), [*(("programs", n) for n in range(8)), *(("bounds", n) for n in range(4))])
 def test_hundreds_of_thousands_of_hostile_rows_in_triton_are_those_of_the_plain_path(
     kind: str, part: int, first: int
 ) -> None:
-    """Half of them with a filter that only jobs from 1,000 on have."""
+    """A third of them with a filter that only jobs from 1,000 on have, a third with a top-h."""
     jobs = run(kind, range(first + part * JOBS, first + (part + 1) * JOBS), ROWS)
     assert [job["differences"] for job in jobs] == [0] * JOBS
     assert sum(job["by kernels"] for job in jobs) == JOBS * ROWS
@@ -322,12 +347,16 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
     ("name", "jobs"),
     [
         pytest.param(name, jobs, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
-        for mistakes, jobs in ((MISTAKES, SMALL_JOBS), (FURTHER_MISTAKES, FURTHER_JOBS))
+        for mistakes, jobs in (
+            (MISTAKES, SMALL_JOBS),
+            (FURTHER_MISTAKES, FURTHER_JOBS),
+            (FIRST_MISTAKES, FIRST_JOBS),
+        )
         for at, name in enumerate(mistakes)
     ],
 )
 def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
-    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES)[name])
+    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES | FIRST_MISTAKES)[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
+from top_h_rows import programs_with_top_h
 
 from tirage.backends.numpy import distribution
 from tirage.backends.torch import as_logits, kernels, plan, triton
@@ -29,6 +30,7 @@ from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
 from tirage.operators.tfs import TFS
+from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import RULES, TOP_P
@@ -69,6 +71,8 @@ TEMPERED = 7000
 """Jobs from that number on have an XTC before a temperature: see `tempered_job`."""
 SPARING = 8000
 """Jobs from that number on have an XTC that spares tokens: see `sparing_job`."""
+FIRST = 8500
+"""Jobs from that number on have a top-h: see `first_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -85,6 +89,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= FIRST:
+        return first_job(number, rows)
     if number >= SPARING:
         return sparing_job(number, rows)
     if number >= TEMPERED:
@@ -117,9 +123,9 @@ def program_job(number: int, rows: int) -> Job:
 def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
     """Filters that the kernels run together: from job `FURTHER` on, among them one of `FURTHER_OPS`."""
     if number < FURTHER:
-        return random_filters(r, set(kernels.FILTERS).difference(FURTHER_OPS), most=MOST_FILTERS)
+        return random_filters(r, set(kernels.FILTERS).difference(FURTHER_OPS, [TOP_H]), most=MOST_FILTERS)
     while True:
-        program = random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
+        program = random_filters(r, set(kernels.FILTERS) - {TOP_H}, most=MOST_FILTERS)
         if {step[0] for step in program}.intersection(FURTHER_OPS) and triton.supports(rows_of([program], r)).all():
             return program
 
@@ -303,6 +309,15 @@ def sparing(job: Job, r: np.random.Generator) -> Job:
     return replace(job, rows=packed)
 
 
+def first_job(number: int, rows: int) -> Job:
+    """A top-h alone, or among other filters; most rows have more tokens than it looks at."""
+    r = np.random.default_rng(number)
+    size = SIZES[number % len(SIZES)] if number % 3 == 0 else (*SIZES[-4:], 600)[number // 3 % 5]
+    logits = shaped_logits(r, rows, size, number)
+    packed = rows_of(programs_with_top_h(logits, r, alone=number % 5 == 0), r, Pile(size))
+    return Job(logits=logits, rows=replace(packed, **_spared(packed, size, r)), tiles=_tiles(number, size))
+
+
 def headed_job(number: int, rows: int) -> Job:
     """A top-k within the likeliest tokens, which tie and mostly are among the first of the row, and an XTC of what it
     leaves: all of it has one key, and is only counted where the histogram has a lane for that.
@@ -341,7 +356,8 @@ def summed_job(number: int, rows: int, *, alone: bool = False) -> Job:
     Some rows have a few logits far below all others, and most have another filter behind, unless it is to be `alone`.
     """
     r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
-    op, rest = (ETA, P_LESS, TOP_N_SIGMA)[number % 3], () if alone else random_filters(r, plan.CUTS, most=2)
+    op = (ETA, P_LESS, TOP_N_SIGMA)[number % 3]
+    rest = () if alone else random_filters(r, set(plan.CUTS) - {TOP_H}, most=2)
     logits, programs = shaped_logits(r, rows, size, number), []
     for row in logits:
         if r.random() < 0.3:

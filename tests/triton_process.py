@@ -215,6 +215,7 @@ COUNTED_PARAMS = {
     "half": SamplingParams(top_p=0.5),
     "top-k, top-p and min-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
     "temperature last": SamplingParams(temperature=0.7, top_k=40, top_p=0.95, semantics="llamacpp"),
+    "top-h": SamplingParams(top_h=0.4),
 }
 TEMPERATURES = {
     "dynamic": SamplingParams(dynatemp_range=0.5),
@@ -265,7 +266,6 @@ THRESHOLDS = {
 AS_SETS = {
     "typical": SamplingParams(typical_p=0.9),
     "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
-    "top-h": SamplingParams(top_h=0.4),
     "tail-free": SamplingParams(tfs=0.95),
 }
 """Requests that are drawn as sets, in a thread block each."""

@@ -68,14 +68,14 @@ SUMMED = (ETA, P_LESS, TOP_N_SIGMA, *DYNAMIC)
 """The filters whose thresholds, or temperatures, follow from more sums of a set than its mass."""
 CUTS = (
     *(TOP_K, TOP_P, MIN_P, MIN_P_LOGIT, FLOORED[TOP_P], FLOORED[MIN_P], FLOORED[MIN_P_LOGIT]),
-    *(EPSILON, TOP_A, ETA, P_LESS, TOP_N_SIGMA),
+    *(EPSILON, TOP_A, ETA, P_LESS, TOP_N_SIGMA, TOP_H),
 )
 """The filters that keep a prefix of (key descending, id ascending), all of which the kernels run."""
 FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS, *COINS)
 """The filters that passes over split blocks run, where `can_run` says so."""
 _COINS = (*COINS, *(FLOORED[op] for op in COINS))
 SETS = (
-    *(*FILTERS, TYPICAL, TYPICAL_BY_RANK, TOP_H, TFS, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P),
+    *(*FILTERS, TYPICAL, TYPICAL_BY_RANK, TFS, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P),
     *(FLOORED[op] for op in (TYPICAL, TYPICAL_BY_RANK, *COINS)),
 )
 """The filters that the kernels run in any order: those of rows that are drawn as a set."""
@@ -168,13 +168,15 @@ def smooths_last(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
 def summed(programs: NDArray[np.int64]) -> NDArray[np.int64]:
     """The first operation of each of `programs` [B, S, 6] that is in `SUMMED`, or 0: [B].
 
-    There is none where it is a temperature behind a top-k of few tokens, which are summed once they are listed.
+    There is none where it is a temperature behind a top-k of few tokens, or a top-h, which are summed once they are
+    listed.
     """
     ops = programs[:, :, 0]
     found = np.isin(ops, SUMMED)
     at = np.argmax(found, axis=1)[:, None]
     first = np.take_along_axis(ops, at, axis=1)[:, 0]
-    is_few = (ops == TOP_K) & (programs[:, :, 1] <= FEW) & (np.arange(ops.shape[1]) < at)
+    is_few = ((ops == TOP_K) & (programs[:, :, 1] <= FEW)) | (ops == TOP_H)
+    is_few &= np.arange(ops.shape[1]) < at
     return np.where(found.any(axis=1) & ~(np.isin(first, DYNAMIC) & is_few.any(axis=1)), first, 0)
 
 

@@ -13,7 +13,7 @@ Rows without filters are read twice, greedy ones once. Of a batch whose rows lie
 of `measure` where logits change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report
 logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does, and `weigh_left` and
 `draw_left` draw anew what XTC leaves where that has weights of its own (`triton_shards`).
-A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others, several temperatures), or
+A row with any other list of filters (typical, tail-free, Mirostat, XTC before others, several temperatures), or
 with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it a few times
 and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is

@@ -57,10 +57,12 @@ from tirage.backends.torch.kernels.thresholds import (
     widest_of,
 )
 from tirage.operators.temperature import TEMPERATURE
+from tirage.operators.top_h import TOKENS, TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import RULES
 
 _TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
+_TOP_H, _FIRST = tl.constexpr(int(TOP_H)), tl.constexpr(TOKENS)
 _UNIT, _UNKNOWN = tl.constexpr(1 << 40), tl.constexpr(-(1 << 31))
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _LIKELY = tl.constexpr(4)
@@ -128,14 +130,17 @@ def lane_of_key(key, row_ptr):
 
 @triton.jit
 def known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
-    """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
+    """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS.
+
+    Of a top-h they hold all the first tokens that it looks at.
+    """
     begin = tl.full((), LANES, tl.int32)
     if is_min_p(op, step_ptr) | is_by_logit(op):
         begin = lane_of_key(least_by_key(op, step_ptr, m, c, high), row_ptr)
-    if op == _TOP_K:
-        k = tl.load(step_ptr + 1)
+    if (op == _TOP_K) | (op == _TOP_H):
+        k = tl.where(op == _TOP_H, _FIRST, tl.load(step_ptr + 1))
         begin = tl.where(at_lane(numbers, NOT_COUNTED) > k, first_lane(numbers >= k), LANES)
-    return tl.where(reads_sums(op) | (is_dynamic(op) & is_listed), 0, begin), begin
+    return tl.where(reads_sums(op) | (op == _TOP_H) | (is_dynamic(op) & is_listed), 0, begin), begin
 
 
 @triton.jit
@@ -282,9 +287,10 @@ def constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size
 @triton.jit
 def range_of_lanes(edge_ptr, high, first, last):
     """(lowest key, key above) of the lanes `first` to `last`, whose last keys lie there; the same for none."""
-    edge, before = edges_of(edge_ptr, high)
-    top = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
-    lowest = tl.where(last >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(last, 0)))
+    before = tl.load(edge_ptr + first - 1, mask=(first > 0) & (first < LANES), other=high + 1, cache_modifier=".cg")
+    top = tl.where(first < LANES, before, NEG_INF + 1)
+    is_inside = (last >= 0) & (last < NOT_COUNTED)
+    lowest = tl.load(edge_ptr + last, mask=is_inside, other=NEG_INF + 1, cache_modifier=".cg")
     return tl.where(last < 0, top, lowest), top
 
 
@@ -457,7 +463,7 @@ def bound(
                 second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
                 first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
                 is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
-                may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K)
+                may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
         tl.debug_barrier()
         store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
         # The next draw counts from 0.

@@ -17,12 +17,10 @@ from tirage.backends.torch.kernels.layout import (
 from tirage.backends.torch.kernels.lists import (
     BY_NUMBER,
     BY_WEIGHT,
-    WAYS,
     nth_tie,
-    open_count,
     open_mass,
-    open_sums,
 )
+from tirage.backends.torch.kernels.narrowing import reached_key
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -43,17 +41,9 @@ def cut_top_k(
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(cut_key, cut_id, ties) after top-k of a set of at least k tokens, `number` of them above the range."""
-    low, end = lowest.to(tl.int64), top.to(tl.int64)
-    while low + 1 < end:
-        step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER)
-        low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
-        end = tl.minimum(low + step, end)
-    last = low.to(tl.int32)
-    more = number
-    if ties < 0:
-        more += open_count(x_ptr, list_ptr, n, ties, last + 1, cut_key, cut_id, TILE)
-    wanted = k - more
+    last, wanted, n = reached_key(
+        x_ptr, list_ptr, n, number.to(tl.int64), k, lowest, top, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER
+    )
     if all_ties > 0:
         cut_id = tl.where(last == cut_key, cut_id, NO_ID)
     else:
@@ -116,48 +106,36 @@ def cut_top_p(
     In `doubt` that is the greatest of several. Where they do not all cut behind the same token, the row is weighed, and
     the cut looked for again.
     """
-    last, more, each, needed = lowest, above, above, above
+    last, rest, each, needed = lowest, above, above, above
+    number = n
     is_open = tl.full((), True, tl.int1)
     while is_open:
-        last, more = reached_key(x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, TILE)
+        last, rest, number = reached_key(
+            x_ptr, list_ptr, n, above, target, lowest, top, cut_key, cut_id, m, c, TILE, BY_WEIGHT
+        )
         each = weight_of(exponent_of(value_of(last), m, c))
-        needed = (target - more + each - 1) // tl.maximum(each, 1)
+        needed = (rest + each - 1) // tl.maximum(each, 1)
         is_open = tl.full((), False, tl.int1)
         if doubt:
             mass = tl.maximum(tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr))
-            least = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2)) - more
+            least = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2)) - target + rest
             is_open = least <= (needed - 1) * each
             if is_open:
                 mass = row_mass(x_ptr, m, c, size, TILE)
                 target = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2))
             doubt = tl.full((), False, tl.int1)
     rule, all_ties = tl.load(step_ptr + 2), tl.load(step_ptr + 3)
-    nth = nth_tie(x_ptr, count_ptr, list_ptr, n, ties, last, needed, size, blocks, BLOCK, PADDED, TILE)
+    nth = nth_tie(
+        x_ptr, count_ptr, list_ptr, number, ties, last, needed, size, blocks, BLOCK, PADDED, TILE
+    )
     old_id = tl.where(last == cut_key, cut_id, NO_ID)
     # Where the range was left open by a least number of tokens, those above it may be enough.
     keeps_all = (all_ties > 0) & (needed > 0)
     ties = tl.where((ties >= 0) & (keeps_all == 0), tl.maximum(needed, 0).to(tl.int32), ties)
     trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
-    tl.store(sums_ptr + LEFT, target - more - (needed - 1) * each)
+    tl.store(sums_ptr + LEFT, rest - (needed - 1) * each)
     tl.debug_barrier()
     return last, tl.where(keeps_all, old_id, nth), ties, trimmed
-
-
-@triton.jit
-def reached_key(
-    x_ptr, list_ptr, n, ties, above, target, lowest, top, cut_key, cut_id, m, c, TILE: tl.constexpr
-):
-    """(the key at which a running sum over the set reaches the mass `target`, the mass of all keys above it)."""
-    low, end = lowest.to(tl.int64), top.to(tl.int64)
-    while low + 1 < end:
-        step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, BY_WEIGHT)
-        low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
-        end = tl.minimum(low + step, end)
-    last, more = low.to(tl.int32), above
-    if ties < 0:
-        more += open_mass(x_ptr, list_ptr, n, ties, lowest, last + 1, cut_key, cut_id, m, c, TILE)
-    return last, more
 
 
 @triton.jit

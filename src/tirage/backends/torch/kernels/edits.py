@@ -29,7 +29,7 @@ from tirage.backends.torch.kernels.ends import (
     settle_slot,
     store_ends,
 )
-from tirage.backends.torch.kernels.lanes import store_knots
+from tirage.backends.torch.kernels.lanes import store_knots, stored_knots
 from tirage.backends.torch.kernels.layout import FIRST_C, HIGH, IS_GREEDY, LANES, STEP, WIDTH, constant
 from tirage.backends.torch.kernels.rule import (
     LARGEST,
@@ -292,13 +292,13 @@ def measure_part(
 ):
     """The ends of each block of the part; masses and the histogram where it `counts`."""
     lanes = tl.arange(0, LANES)
-    found = lanes * 0
+    found, knots = lanes * 0, stored_knots(row_ptr)
     for start in range(0, tl.minimum(PART, size - first), BLOCK):
         ids = first + start + tl.arange(0, BLOCK)
         y, at = current(y_ptr, ids, ids < size, float("-inf")), ends_ptr + (first + start) // BLOCK
         store_ends(at, key_of(y), spoiled, plane)
         if counts:
-            found += count_block(y, at, row_ptr, c, plane)
+            found += count_block(y, at, knots, c, plane)
     if counts:
         add_counts(bins_ptr, found)
 

@@ -119,13 +119,13 @@ def measure_run(
 ):
     """Measures blocks of a row, and counts their logits where `counts` says so; the knots are stored."""
     lanes = tl.arange(0, LANES)
-    found = lanes * 0
+    found, knots = lanes * 0, stored_knots(row_ptr)
     for at in range(tl.minimum(run, blocks - first)):
         ids = (first + at) * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
         store_ends(ends_ptr + first + at, key_of(x), 0, plane)
         if counts:
-            found += count_block(x, ends_ptr + first + at, row_ptr, c, plane)
+            found += count_block(x, ends_ptr + first + at, knots, c, plane)
     if counts:
         add_counts(bins_ptr, found)
 
@@ -141,9 +141,8 @@ def store_ends(ends_ptr, key, spoiled, plane):
 
 
 @triton.jit
-def count_block(x, ends_ptr, row_ptr, c, plane):
-    """The histogram [BINS] of a block's logits x; its mass, from the first knot, goes into the third plane."""
-    knots = stored_knots(row_ptr)
+def count_block(x, ends_ptr, knots, c, plane):
+    """The histogram [BINS] of a block's logits x; its mass, from the first of the knots, goes into the third plane."""
     q = tl.minimum(tl.maximum((tl.max(knots, 0) - x) * c, _HIGHEST), _LOWEST).to(tl.int32)
     mass = tl.sum(tl.where(key_of(x) > NEG_INF, power_of(q), 0.0), 0)
     tl.store(ends_ptr + 2 * plane, mass.to(tl.int32, bitcast=True))

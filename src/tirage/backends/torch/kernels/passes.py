@@ -60,14 +60,15 @@ def weigh(
     meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     op = tl.load(meta_ptr + SUMMED)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0) & is_dynamic(op):
-        m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
+        high, c = tl.load(row_ptr + HIGH), constant(meta_ptr, FIRST_C)
+        m = value_of(high)
         ids = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * size + ids, mask=ids < size, other=float("-inf"))
         w = weight_of(exponent_of(x, m, c))
         at = row * blocks + block
         tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
         tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
-        least = least_entering(meta_ptr, m, c, tl.load(row_ptr + HIGH), steps)
+        least = least_entering(meta_ptr, op, m, c, high, steps)
         add_terms(sums_ptr + row * SUMMANDS, op, tl.where(key_of(x) >= least, x, float("-inf")), m, c, 0)
 
 

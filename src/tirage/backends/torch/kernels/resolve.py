@@ -16,6 +16,7 @@ from tirage.backends.torch.kernels.exclusion import (
     share_of_xtc,
     weight_left,
 )  # fmt: skip
+from tirage.backends.torch.kernels.first_tokens import cut_top_h, first_of_top_h, is_top_h
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
     ABOVE_FIRST,
@@ -136,12 +137,18 @@ def range_of(row_ptr, count_ptr, n, blocks, PADDED: tl.constexpr):
 
 
 @triton.jit
+def is_plain(meta_ptr, row_ptr):
+    """Whether a row has one temperature, and no open range."""
+    is_closed = tl.load(row_ptr + LOWEST) >= tl.load(row_ptr + TOP)
+    return is_closed & (constant(meta_ptr, FIRST_C) == constant(row_ptr, LAST))
+
+
+@triton.jit
 def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
     """(mass of the row, mass above its open range) under the first temperature, or under the last."""
-    every, above = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
-    if is_first == 0:
-        every, above = sum_of(mass_ptr, ALL_LAST, blocks, PADDED), sum_of(mass_ptr, ABOVE_LAST, blocks, PADDED)
-    return every, above
+    # The numbers under the last one stand behind those under the first.
+    mass_ptr += tl.where(is_first, 0, 1)
+    return sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
 
 
 @triton.jit
@@ -214,10 +221,8 @@ def draw_row(
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
     lowest, top, ties = range_of(row_ptr, count_ptr, n, blocks, PADDED)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
-    is_plain = (lowest >= top) & (c == constant(row_ptr, LAST))
     store_base(sums_ptr, sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), True)
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
-    is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
     for s in range(steps):
         step_ptr, op = step_at(meta_ptr, row_ptr, s)
         if is_temperature(op):
@@ -227,7 +232,7 @@ def draw_row(
             )
         total = tl.load(sums_ptr + BASE, cache_modifier=".cg")
         above = total
-        if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
+        if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain(meta_ptr, row_ptr) == 0):
             total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
@@ -241,6 +246,7 @@ def draw_row(
                 c, TILE,
             )
         if is_top_p(op):
+            is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
             doubt = (is_known == 0) & (cut_key == NEG_INF)
             total += lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE)
             total, target = goal_of(step_ptr, sums_ptr, total, doubt)
@@ -254,18 +260,20 @@ def draw_row(
                     x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
                     cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
                 )
-        if ((op == _TOP_K) | (least_number(op, step_ptr) > 1)) & (lowest < top):
+        if ((op == _TOP_K) | is_top_h(op) | (least_number(op, step_ptr) > 1)) & (lowest < top):
             cut_key, cut_id, ties, trimmed = cut_to_number(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
                 BLOCK, PADDED, TILE,
             )
+            if is_top_h(op) & (ties < 0):
+                n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
         if is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
                 blocks, BLOCK, PADDED, TILE,
             )
     return draw(
-        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, is_plain, lowest,
+        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, lowest,
         cut_key, cut_id, m, c, trimmed, size, blocks, steps, spares, BLOCK, PADDED, TILE,
     )
 
@@ -383,17 +391,20 @@ def cut_to_number(
     x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(cut_key, cut_id, ties, trimmed id) after a top-k, or after another step that leaves a least number of tokens."""
+    """(cut_key, cut_id, ties, trimmed id) after a top-k, before a top-h looks at the first tokens one by one, or after
+    another step that leaves a least number of tokens."""
+    is_first = (op == _TOP_K) | is_top_h(op)
     k = tl.where(op == _TOP_K, tl.load(step_ptr + 1), least_number(op, step_ptr))
+    k = tl.where(is_top_h(op), first_of_top_h(step_ptr, ties), k)
     number = sum_of(count_ptr, ABOVE, blocks, PADDED)
     kept = number + open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
-    if (op != _TOP_K) & (kept < k):
+    if (is_first == 0) & (kept < k):
         # The first of what the step was given, and that is a prefix: the first of all.
         cut_key, cut_id = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32)
         trimmed = tl.full((), -1, tl.int32)
         if lowest + 1 == top:
             ties = sum_of(count_ptr, OPEN, blocks, PADDED)
-    if (op == _TOP_K) == (kept >= k):
+    if is_first == (kept >= k):
         all_ties = tl.where(op == _TOP_K, tl.load(step_ptr + 2), 0)
         cut_key, cut_id, ties = cut_top_k(
             x_ptr, count_ptr, list_ptr, n, ties, number, k, all_ties, lowest, top, cut_key, cut_id, size,
@@ -428,9 +439,12 @@ def threshold(
     return least_kept(op, limit, least, m, c, high, widest)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr):
-    """Write the sums that a step needs of the set, all of which is in the open range."""
+    """Write the sums that a step needs of the set, all of which is in the open range.
+
+    Not inlined: what few rows need takes no registers of the others.
+    """
     PART: tl.constexpr = TILE // 4
     at = tl.arange(0, WAYS)
     sums = (at * 0).to(tl.int64)
@@ -485,15 +499,16 @@ def constant_after(
 
 @triton.jit
 def draw(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, is_plain, lowest, cut_key,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, lowest, cut_key,
     cut_id, m, c, trimmed, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
     left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
     whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
-    kind = tl.where((cut_key > NEG_INF) & (is_plain == 0), ABOVE_LAST, whole)
+    is_cut = (cut_key > NEG_INF) & (is_plain(meta_ptr, row_ptr) == 0)
+    kind = tl.where(is_cut, ABOVE_LAST, whole)
     each, support = weighed(
-        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
         blocks, BLOCK, PADDED, TILE,
     )
     total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
@@ -525,7 +540,7 @@ def draw(
 
 @triton.jit
 def weighed(
-    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
     blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(masses of the blocks int64 [PADDED], support) of a set; where a list is read, its masses are added there."""
@@ -533,7 +548,7 @@ def weighed(
     there = at < blocks
     support = sum_of(count_ptr, WEIGHTY, blocks, PADDED)
     each = tl.load(mass_ptr + at * 4 + kind, mask=there, other=0)
-    if (cut_key > NEG_INF) & (is_plain == 0):
+    if is_cut:
         support = sum_of(count_ptr, ABOVE_WEIGHTY, blocks, PADDED)
         if ties >= 0:
             single = weight_of(exponent_of(value_of(lowest), m, c))
@@ -541,8 +556,8 @@ def weighed(
             kept = tl.minimum(tl.maximum(ties - (tl.cumsum(many, 0) - many), 0), many)
             each += kept.to(tl.int64) * single
             support += tl.where(single > 0, ties, 0)
-            is_cut = (trimmed >= 0) & is_in(lowest, trimmed, cut_key, cut_id)
-            each += tl.where(is_cut & (at == trimmed // BLOCK), left - single, 0)
+            is_trimmed = (trimmed >= 0) & is_in(lowest, trimmed, cut_key, cut_id)
+            each += tl.where(is_trimmed & (at == trimmed // BLOCK), left - single, 0)
         else:
             for start in range(0, n, TILE):
                 key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import PROGRAM, SUMMED, constant
+from tirage.backends.torch.kernels.layout import PROGRAM, constant
 from tirage.backends.torch.kernels.rule import (
     LARGEST,
     LIMIT,
@@ -325,15 +325,18 @@ def least_by_key(op, step_ptr, m, c, high):
 
 
 @triton.jit
-def least_entering(meta_ptr, m, c, high, steps):
-    """The least key that the thresholds by keys leave which stand before a row's dynamic temperature."""
+def least_entering(meta_ptr, summed_op, m, c, high, steps):
+    """The least key that the thresholds by keys leave which stand before a row's dynamic temperature `summed_op`."""
     key, is_before = tl.full((), NEG_INF + 1, tl.int32), tl.full((), True, tl.int1)
     for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
-        op = tl.load(step_ptr)
-        is_before = is_before & (op != tl.load(meta_ptr + SUMMED))
-        if is_before & is_by_key(op, step_ptr):
-            key = tl.maximum(key, least_by_key(op, step_ptr, m, c, high))
+        # What stands behind it is not read: all blocks of the row ask.
+        if is_before:
+            step_ptr = meta_ptr + PROGRAM + s * 6
+            op = tl.load(step_ptr)
+            is_before = op != summed_op
+            if is_before:
+                least = tl.where(is_by_key(op, step_ptr), least_by_key(op, step_ptr, m, c, high), key)
+                key = tl.maximum(key, least)
     return key
 
 
