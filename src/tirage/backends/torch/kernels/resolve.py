@@ -23,7 +23,6 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_LAST,
     ABOVE_WEIGHTY,
     ADDED,
-    ADDENDS,
     ALL_FIRST,
     ALL_LAST,
     BASE,
@@ -65,11 +64,12 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     sum_of,
 )  # fmt: skip
+from tirage.backends.torch.kernels.levels import is_leveled, is_removed, keep_levels, largest_left
 from tirage.backends.torch.kernels.lists import (
-    WAYS,
     open_count,
     open_keys,
     open_mass,
+    sum_terms,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
@@ -95,10 +95,8 @@ from tirage.backends.torch.kernels.thresholds import (
     least_by_key,
     least_kept,
     least_number,
-    number_of_sums,
     reads_mass,
     reads_sums,
-    term,
     widest_of,
 )
 from tirage.exact.philox import Domain
@@ -230,6 +228,7 @@ def draw_row(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
                 size, TILE,
             )
+            m = largest_left(row_ptr, m)
         total = tl.load(sums_ptr + BASE, cache_modifier=".cg")
         above = total
         if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain == 0):
@@ -263,6 +262,11 @@ def draw_row(
             cut_key, cut_id, ties, trimmed = cut_to_number(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
                 BLOCK, PADDED, TILE,
+            )
+        if is_leveled(op) & (lowest < top):
+            n, ties, lowest, top, cut_key, cut_id = after_levels(
+                x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, top,
+                cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
             )
         if is_xtc(op):
             find_head(
@@ -369,7 +373,7 @@ def least_key(
     TILE: tl.constexpr,
 ):
     """The least key that a step with a threshold keeps, of a set with the mass `total`."""
-    high = tl.load(row_ptr + HIGH)
+    high = tl.minimum(tl.load(row_ptr + HIGH), tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"))
     key = high
     is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
     if is_min_p(op, step_ptr) | is_by_logit(op):
@@ -448,20 +452,19 @@ def threshold(
 
 
 @triton.jit
-def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr):
-    """Write the sums that a step needs of the set, all of which is in the open range."""
-    PART: tl.constexpr = TILE // 4
-    at = tl.arange(0, WAYS)
-    sums = (at * 0).to(tl.int64)
-    for start in range(0, n, TILE):
-        # A few of a tile at a time: what is summed takes many registers.
-        for part in range(0, TILE, PART):
-            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            for j in range(number_of_sums(op)):
-                sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
-    tl.store(sums_ptr + at, sums, mask=at < ADDENDS)
-    tl.debug_barrier()
+def after_levels(
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, top, cut_key,
+    cut_id, m, c, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(length of the list, ties, lowest key, key above, cut_key, cut_id) after a typical, of a row or of a listed set.
+    """
+    is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
+    if (is_row == 0) & (ties < 0):  # pyright: ignore[reportOperatorIssue]
+        sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
+    return keep_levels(
+        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, is_row, lowest, top, cut_key,
+        cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+    )
 
 
 @triton.jit
@@ -528,8 +531,10 @@ def draw(
             each, from_m = others, value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))
             head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
             head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
+    if share < 0:
+        head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
     token = drawn_from(
-        x_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, from_m, c, trimmed, left, size, blocks,
+        x_ptr, row_ptr, each, uniform_of(meta_ptr), head_key, head_id, cut_key, cut_id, from_m, c, trimmed, left, size, blocks,
         BLOCK, PADDED,
     )
     lp = logprob_in(x_ptr, sums_ptr, meta_ptr, row_ptr, token, m, c, total, total_on, share, trimmed, left, steps)
@@ -572,7 +577,7 @@ def weighed(
 
 @triton.jit
 def drawn_from(
-    x_ptr, each, u, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
+    x_ptr, row_ptr, each, u, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ):
     """The token: the block in which the running sum of weights passes the uniform `u`, then its token there."""
@@ -586,6 +591,7 @@ def drawn_from(
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
     kept = is_in(key_of(x), ids, cut_key, cut_id) & (is_before(key_of(x), ids, head_key, head_id) == 0)
+    kept &= is_removed(key_of(x), ids, row_ptr) == 0
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)
     return block * BLOCK + tl.sum((tl.cumsum(w, 0) + before <= r).to(tl.int32), 0)
