@@ -244,7 +244,8 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _knows_levels(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6] without a typical, or with one whose set is the row, or is listed.
 
-    Behind one of the row there is no other filter; behind a listed one there are only such as need no sums.
+    Behind one of the row there is no other filter; behind a listed one there are only such as need no sums, nor the mass
+    of another set.
     """
     ops = programs[:, :, 0]
     is_level, is_filter = np.isin(ops, LEVELS), ops >= FIRST_FILTER
@@ -253,7 +254,9 @@ def _knows_levels(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     is_begun = is_filter & (np.arange(ops.shape[1]) == first) & (ops == TEMPERATURE)
     is_alone = ~(is_filter & ~is_begun & ~is_level).any(axis=1)
     is_few = (np.cumsum(_leaves_few(programs), axis=1) > 0) | ~is_level
-    is_last = ~(is_filter & behind & ~np.isin(ops, _BEHIND_LEVELS)).any(axis=1) & ~np.isin(ops, DYNAMIC).any(axis=1)
+    is_joint = (ops == TOP_P) & (programs[:, :, 4] > 0)
+    is_able = np.isin(ops, _BEHIND_LEVELS) & ~is_joint
+    is_last = ~(is_filter & behind & ~is_able).any(axis=1) & ~np.isin(ops, DYNAMIC).any(axis=1)
     return ~is_level.any(axis=1) | ((is_level.sum(axis=1) == 1) & (is_alone | (is_few.all(axis=1) & is_last)))
 
 

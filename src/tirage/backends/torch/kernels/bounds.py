@@ -131,7 +131,7 @@ def lane_of_key(key, row_ptr):
 
 
 @triton.jit
-def known_lanes(op, summed_op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
+def known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr):
     """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
     begin = tl.full((), LANES, tl.int32)
     if is_min_p(op, step_ptr) | is_by_logit(op):
@@ -139,7 +139,9 @@ def known_lanes(op, summed_op, step_ptr, numbers, m, c, high, is_listed, row_ptr
     if op == _TOP_K:
         k = tl.load(step_ptr + 1)
         begin = tl.where(at_lane(numbers, NOT_COUNTED) > k, first_lane(numbers >= k), LANES)
-    opens = reads_sums(op) | (is_dynamic(op) & is_listed) | (is_leveled(op) & (op != summed_op))
+    opens = reads_sums(op) | (is_dynamic(op) & is_listed)
+    if is_leveled(op):
+        opens = op != tl.load(meta_ptr + SUMMED)
     return tl.where(opens, 0, begin), begin
 
 
@@ -306,7 +308,6 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
     tl.store(row_ptr + LOWEST, lowest)
     tl.store(row_ptr + TOP, inside)
     tl.store(row_ptr + CORE, inside)
-    tl.store(row_ptr + CORE_TOP, POS_INF)
     # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
     tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
 
@@ -380,6 +381,7 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + HEAD_KEY, POS_INF)
     tl.store(row_ptr + HOLE_END, POS_INF)
     tl.store(row_ptr + LEFT_HIGH, high)
+    tl.store(row_ptr + CORE_TOP, POS_INF)
     tl.debug_barrier()
     return counts
 
@@ -416,6 +418,7 @@ def bound(
         counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
         low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
         store_summed(counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps)
+        store_levels(counts, bins_ptr, meta_ptr, row_ptr, steps)
         numbers = tl.cumsum(counts, 0)
         least, most = masses(counts, bins_ptr, high, m, c)
         least, most = sharpened(least, most, low_whole, high_whole)
@@ -433,7 +436,7 @@ def bound(
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
             begin, end = known_lanes(
-                op, tl.load(meta_ptr + SUMMED), step_ptr, numbers, m, c, high, is_listed, row_ptr
+                op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr
             )  # fmt: skip
             if reads_mass(op) | is_xtc(op):
                 begin, end = mass_lanes(
@@ -459,9 +462,8 @@ def bound(
                 is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
                 may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K)
         tl.debug_barrier()
-        store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
-        tl.debug_barrier()
-        store_levels(counts, bins_ptr, meta_ptr, row_ptr, high, c, steps)
+        if tl.load(row_ptr + CORE_TOP, cache_modifier=".cg") == POS_INF:
+            store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
         # The next draw counts from 0.
         tl.debug_barrier()
         tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)

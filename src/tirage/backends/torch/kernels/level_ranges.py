@@ -16,12 +16,15 @@ from tirage.backends.torch.kernels.layout import (
     ADDED,
     CORE,
     CORE_TOP,
+    FIRST_C,
+    HIGH,
     LOW,
     LOWEST,
     PROGRAM,
     SUMMED,
     TOP,
     WHOLE,
+    constant,
 )
 from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, exponent_of, lowest_key, power_of, value_of
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
@@ -100,18 +103,20 @@ def likely_levels(counts, edge_ptr, low, high, c, share):
 
 
 @triton.jit
-def store_levels(counts, edge_ptr, meta_ptr, row_ptr, high, c, steps):
+def store_levels(counts, edge_ptr, meta_ptr, row_ptr, steps):
     """Write the open range and the core of a row whose only cut is a typical.
 
     Where all of its tokens are equal they are all kept, or as many of them as a typical by rank needs.
     """
-    low, op = tl.load(row_ptr + LOW), tl.load(meta_ptr + SUMMED)
+    op, low, high = tl.load(meta_ptr + SUMMED), tl.load(row_ptr + LOW), tl.load(row_ptr + HIGH)
     if (op == _BY_RANK) & (low == high):
         tl.store(row_ptr + LOWEST, high)
         tl.store(row_ptr + TOP, high + 1)
         tl.store(row_ptr + CORE_TOP, NEG_INF)
+        tl.store(row_ptr + WHOLE, 1)
         tl.store(row_ptr + ADDED, 1)
     if is_leveled(op) & (low < high):
+        c = constant(meta_ptr, FIRST_C)
         mean, off, sure, end = likely_levels(counts, edge_ptr, low, high, c, share_of_levels(meta_ptr, steps))
         sure, end = sure - 2.0 * off - 1.0, end + 2.0 * off + 2.0
         at = tl.arange(0, 4)

@@ -181,27 +181,23 @@ def keep_up_to(
     """The same where tokens up to a level stay, or by rank as many of the last level as weigh the `rest`."""
     high = tl.load(row_ptr + HIGH)
     head, last_key = lowest_at(mean - level - 1, m, c, high) - 1, lowest_at(mean + level, m, c, high)
-    last_id, needed = tl.full((), NO_ID, tl.int32), ties.to(tl.int64)
-    hole_key, hole_id, hole_end = head, last_id, tl.full((), POS_INF, tl.int32)
+    last_id, needed = tl.full((), NO_ID, tl.int32), tl.full((), NO_ID, tl.int64)
+    tl.store(row_ptr + HEAD_KEY, head)
+    tl.store(row_ptr + HEAD_ID, _NO_HEAD)
+    tl.debug_barrier()
     if op == _BY_RANK:
-        hole_end, needed, last_key, last_id, hole_key, hole_id = ranked(
-            x_ptr, count_ptr, list_ptr, n, ties, lowest, head, last_key, cut_key, cut_id, mean, level, rest, m, c,
-            high, size, blocks, BLOCK, PADDED, TILE,
+        needed, last_key, last_id = ranked(
+            x_ptr, count_ptr, list_ptr, n, ties, row_ptr, lowest, last_key, cut_key, cut_id, mean, level, rest, m, c,
+            size, blocks, BLOCK, PADDED, TILE,
         )
     cut_id = tl.where(last_key == cut_key, tl.minimum(last_id, cut_id), tl.where(last_key > cut_key, last_id, cut_id))
     cut_key = tl.maximum(cut_key, last_key)
-    tl.store(row_ptr + HEAD_KEY, head)
-    tl.store(row_ptr + HEAD_ID, _NO_HEAD)
-    tl.store(row_ptr + HOLE_KEY, hole_key)
-    tl.store(row_ptr + HOLE_ID, hole_id)
-    tl.store(row_ptr + HOLE_END, hole_end)
-    tl.debug_barrier()
     greatest = lowest
     if ties >= 0:
         own = level_at(lowest, mean, m, c)
         ties = tl.where(own < level, ties, tl.where(own == level, tl.minimum(ties, needed).to(tl.int32), 0))
     else:
-        n, greatest = keep_listed(x_ptr, list_ptr, n, row_ptr, head, cut_key, cut_id, TILE)
+        n, greatest = keep_listed(x_ptr, list_ptr, n, row_ptr, cut_key, cut_id, TILE)
     # Without a core, what is left is in the list: its largest logit counts behind a temperature.
     tl.store(row_ptr + HEAD_KEY, greatest, mask=has_core == 0)
     tl.debug_barrier()
@@ -210,43 +206,49 @@ def keep_up_to(
 
 @triton.jit
 def ranked(
-    x_ptr, count_ptr, list_ptr, n, ties, lowest, head, last_key, cut_key, cut_id, mean, level, rest, m, c, high, size,
+    x_ptr, count_ptr, list_ptr, n, ties, row_ptr, lowest, last_key, cut_key, cut_id, mean, level, rest, m, c, size,
     blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(end of the hole, number of tokens of its side, key and id of the cut, key and id before the hole) where of the
-    tokens of the last level so many stay as weigh the `rest`, those above the mean first.
-    """
-    # Keys of the last level above the mean, and below it.
-    upper, inner = lowest_at(mean - level, m, c, high), lowest_at(mean + level - 1, m, c, high)
-    w, other = weight_of(mean - level), weight_of(mean + level)
+    """(how many tokens of one side of the last level stay, key and id of the cut) where so many of that level stay as
+    weigh the `rest`, those above the mean first; the hole is written."""
+    # The keys of the last level above the mean are from `upper` to the head, and those below it up to `end`.
+    head, high = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"), tl.load(row_ptr + HIGH)
+    upper = lowest_at(mean - level, m, c, high)
     number = tl.where((lowest >= upper) & (lowest <= head), tl.maximum(ties, 0), 0)
     if ties < 0:
         number = open_count(x_ptr, list_ptr, n, ties, upper, cut_key, cut_id, TILE)
         number -= open_count(x_ptr, list_ptr, n, ties, head + 1, cut_key, cut_id, TILE)
+    w = weight_of(mean - level)
     mass = tl.where(upper <= high, number.to(tl.int64) * w, 0)
     is_upper = mass >= rest
-    each = tl.maximum(tl.where(is_upper, w, other), 1)
+    each = tl.maximum(tl.where(is_upper, w, weight_of(mean + level)), 1)
     needed = (tl.where(is_upper, rest, rest - mass) + each - 1) // each
-    start, end = tl.where(is_upper, upper, last_key), tl.where(is_upper, head + 1, inner)
+    end = tl.where(is_upper, head + 1, lowest_at(mean + level - 1, m, c, high))
+    start = tl.where(is_upper, upper, last_key)
+    # What is below the last level above the mean stays.
+    tl.store(row_ptr + HOLE_END, tl.where(is_upper & (level > 0), upper - 1, POS_INF))
     before = tl.full((), 0, tl.int32)
     if ties < 0:
-        before = open_count(x_ptr, list_ptr, n, ties, end, cut_key, cut_id, TILE)
-    is_tie = ties >= 0
+        before -= open_count(x_ptr, list_ptr, n, ties, end, cut_key, cut_id, TILE)
+    else:
+        start, end = lowest, lowest + 1
     key, ids, _ = cut_top_k(
-        x_ptr, count_ptr, list_ptr, n, ties, 0 - before, needed, 0, tl.where(is_tie, lowest, start),
-        tl.where(is_tie, lowest + 1, end), cut_key, cut_id, size, blocks, BLOCK, PADDED, TILE,
+        x_ptr, count_ptr, list_ptr, n, ties, before, needed, 0, start, end, cut_key, cut_id, size, blocks, BLOCK,
+        PADDED, TILE,
     )
-    has_hole = is_upper & (level > 0)
-    return (
-        tl.where(has_hole, upper - 1, POS_INF), needed, tl.where(has_hole, inner, key), tl.where(has_hole, NO_ID, ids),
-        key, ids,
-    )
+    tl.store(row_ptr + HOLE_KEY, key)
+    tl.store(row_ptr + HOLE_ID, ids)
+    tl.debug_barrier()
+    if tl.load(row_ptr + HOLE_END, cache_modifier=".cg") < POS_INF:
+        key, ids = lowest_at(mean + level - 1, m, c, tl.load(row_ptr + HIGH)), tl.full((), NO_ID, tl.int32)
+    return needed, key, ids
 
 
 @triton.jit
-def keep_listed(x_ptr, list_ptr, n, row_ptr, head, cut_key, cut_id, TILE: tl.constexpr):
+def keep_listed(x_ptr, list_ptr, n, row_ptr, cut_key, cut_id, TILE: tl.constexpr):
     """(length of the list, greatest key in it) once what the head, the cut and the hole remove is taken from it."""
     number, greatest = tl.full((), 0, tl.int32), tl.full((), NEG_INF, tl.int32)
+    head = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
     for start in range(0, n, TILE):
         key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
         kept = is_in(key, ids, cut_key, cut_id) & (key <= head) & (is_removed(key, ids, row_ptr) == 0)
