@@ -244,8 +244,8 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _knows_levels(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `programs` [B, S, 6] without a typical, or with one whose set is the row, or is listed.
 
-    Behind one of the row there is no other filter; behind a listed one there are only such as need no sums, nor the mass
-    of another set.
+    Behind one of the row there is no other filter; behind a listed one there are only such as need no sums, nor the
+    mass of another set.
     """
     ops = programs[:, :, 0]
     is_level, is_filter = np.isin(ops, LEVELS), ops >= FIRST_FILTER

@@ -297,19 +297,23 @@ def range_of_lanes(edge_ptr, high, first, last):
 
 @triton.jit
 def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
-    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`."""
-    lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
-    lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
-    # Without a lower range, or where the upper one has no key, there is one for all.
-    is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
-    lowest = tl.where(is_one & (second < LANES), lower, lowest)
-    tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
-    tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
-    tl.store(row_ptr + LOWEST, lowest)
-    tl.store(row_ptr + TOP, inside)
-    tl.store(row_ptr + CORE, inside)
-    # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
-    tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
+    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`.
+
+    Unless those of a typical are written already.
+    """
+    if tl.load(row_ptr + CORE_TOP, cache_modifier=".cg") == POS_INF:
+        lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
+        lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
+        # Without a lower range, or where the upper one has no key, there is one for all.
+        is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
+        lowest = tl.where(is_one & (second < LANES), lower, lowest)
+        tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
+        tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
+        tl.store(row_ptr + LOWEST, lowest)
+        tl.store(row_ptr + TOP, inside)
+        tl.store(row_ptr + CORE, inside)
+        # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
+        tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
 
 
 @triton.jit
@@ -435,9 +439,7 @@ def bound(
                 least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = known_lanes(
-                op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr
-            )  # fmt: skip
+            begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
             if reads_mass(op) | is_xtc(op):
                 begin, end = mass_lanes(
                     op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
@@ -462,8 +464,7 @@ def bound(
                 is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
                 may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K)
         tl.debug_barrier()
-        if tl.load(row_ptr + CORE_TOP, cache_modifier=".cg") == POS_INF:
-            store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
+        store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
         # The next draw counts from 0.
         tl.debug_barrier()
         tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)

@@ -38,6 +38,7 @@ what lies between the bounds in one of 10^4 rows."""
 _ROUNDED = tl.constexpr(2.0**-18)
 _SHARE = tl.constexpr(2.0**-32)
 _TURNS = tl.constexpr(20)
+_MOST, _LEAST = tl.constexpr(True), tl.constexpr(False)
 
 
 @triton.jit
@@ -94,10 +95,10 @@ def likely_levels(counts, edge_ptr, low, high, c, share):
     beyond, far_end = most, most
     for _ in range(_TURNS):
         d = (sure + beyond) * 0.5
-        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, True) < share * total - doubt
+        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _MOST) < share * total - doubt
         sure, beyond = tl.where(is_less, d, sure), tl.where(is_less, beyond, d)
         d = (end + far_end) * 0.5
-        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, False) < share * total + doubt
+        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _LEAST) < share * total + doubt
         end, far_end = tl.where(is_less, d, end), tl.where(is_less, far_end, d)
     return mean, off, sure, far_end
 

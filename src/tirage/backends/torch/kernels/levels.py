@@ -13,6 +13,7 @@ import triton.language as tl
 from tirage.backends.torch.kernels.cuts import cut_top_k, opened
 from tirage.backends.torch.kernels.layout import (
     ABOVE_LAST,
+    ADDED,
     CORE,
     CORE_TOP,
     HEAD_ID,
@@ -24,11 +25,12 @@ from tirage.backends.torch.kernels.layout import (
     LEFT_HIGH,
     LOW,
     LOWEST,
+    SUMMED,
     TOP,
     sum_of,
 )
 from tirage.backends.torch.kernels.level_ranges import is_leveled
-from tirage.backends.torch.kernels.lists import WAYS, open_count, open_keys
+from tirage.backends.torch.kernels.lists import WAYS, open_count, open_keys, sum_terms
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -140,7 +142,7 @@ def lowest_at(q, m, c, high):
 
 @triton.jit
 def keep_levels(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, is_row, lowest, top, cut_key,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, top, cut_key,
     cut_id, m, c, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(length of the list, ties, lowest key, key above, cut_key, cut_id) after a typical; head and hole are written.
@@ -148,6 +150,9 @@ def keep_levels(
     Unless it is that of a row, the set is open as a whole. What is not kept is taken from the list. Where the histogram
     left the wrong ranges of a row open, all of it is listed.
     """
+    is_row = (tl.load(meta_ptr + SUMMED) == op) & (tl.load(row_ptr + ADDED) != 0)
+    if (is_row == 0) & (ties < 0):  # pyright: ignore[reportOperatorIssue]
+        sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
     mean, above = exponent_of(value_of(lowest), m, c), tl.full((), 0, tl.int64)
     total = tl.maximum(ties, 0).to(tl.int64) * weight_of(mean)
     if is_row | (ties < 0):
@@ -167,8 +172,9 @@ def keep_levels(
             n, ties, above, lowest, top = opened(x_ptr, mass_ptr, count_ptr, list_ptr, size, blocks, PADDED, TILE)
             low, end = tl.full((), -1, tl.int32), last_level(row_ptr, mean, m, c)
         is_row = tl.full((), False, tl.int1)
+    has_core = above > 0  # pyright: ignore[reportOperatorIssue]
     return keep_up_to(
-        x_ptr, count_ptr, list_ptr, n, ties, op, row_ptr, above > 0, lowest, top, cut_key, cut_id, mean, level,
+        x_ptr, count_ptr, list_ptr, n, ties, op, row_ptr, has_core, lowest, top, cut_key, cut_id, mean, level,
         goal - ahead, m, c, size, blocks, BLOCK, PADDED, TILE,
     )
 

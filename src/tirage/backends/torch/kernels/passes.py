@@ -121,7 +121,6 @@ def split(
                 least, most = bounds_of(mass, tl.load(row_ptr + RATE).to(tl.float32, bitcast=True), BLOCK)
             tl.atomic_add(sums_ptr + row * SUMMANDS, least, sem="relaxed")
             tl.atomic_add(sums_ptr + row * SUMMANDS + 1, most, sem="relaxed")
-        # The core stands above the range, or within it.
         above = (key >= tl.load(row_ptr + CORE)) & (key < tl.load(row_ptr + CORE_TOP))
         is_open = (key >= lowest) & (key < top) & (above == 0)
         tl.store(mass_ptr + at * 4 + ABOVE_FIRST, tl.sum(tl.where(above, w, 0), 0))
