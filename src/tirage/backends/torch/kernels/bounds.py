@@ -380,6 +380,8 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
     tl.store(row_ptr + FACTOR, 0)
+    tl.store(row_ptr + LOWER, NEG_INF)
+    tl.store(row_ptr + LOWER_TOP, NEG_INF)
     tl.store(row_ptr + LOWER_LENGTH, 0)
     tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
