@@ -253,9 +253,13 @@ THRESHOLDS = {
     "sigma, top-p and epsilon": SamplingParams(top_n_sigma=2.0, top_p=0.9, epsilon_cutoff=1e-6),
 }
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
-AS_SETS = {
+LEVELS = {
     "typical": SamplingParams(typical_p=0.9),
+    "low typical": SamplingParams(typical_p=0.2, temperature=0.7),
     "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
+    "typical behind others": SamplingParams(temperature=0.7, top_k=50, top_p=0.95, typical_p=0.9, semantics="hf"),
+}
+AS_SETS = {
     "top-h": SamplingParams(top_h=0.4),
     "tail-free": SamplingParams(tfs=0.95),
     "XTC that spares": SamplingParams(
@@ -565,6 +569,7 @@ def main() -> None:
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
+            "counted levels": lambda: [counts(rows, LEVELS, [*COUNTED_SHAPES][:7] + [*COUNTED_SHAPES][8:])],
             "counted sets": lambda: [counts(rows, AS_SETS, [*COUNTED_SHAPES][:4] + [*COUNTED_SHAPES][6:9])],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],

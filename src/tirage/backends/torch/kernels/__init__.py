@@ -8,10 +8,11 @@ a range of keys that holds every cut, and `resolve` on the few tokens of that ra
 range are not read again, unless the mass of the whole row matters. A threshold far below the last cut has a range of
 its own, and what lies between is only weighed. The histogram also bounds the sums over a row that a threshold follows
 from, which `split` then makes exactly; for a temperature that follows from sums `weigh` reads the row first. XTC, the
-last step where there is one, removes what stands before another such pair, the head. Rows without filters are read
+last step where there is one, removes what stands before another such pair, the head, and so does a typical, of which
+the row has two open ranges. Rows without filters are read
 twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes the place of `measure` where logits
 change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report logprobs.
-A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others or with tokens that it
+A row with any other list of filters (a typical of a cut row, top-h, tail-free, Mirostat, XTC before others or with tokens that it
 spares, several temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place
 of `resolve`, reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`,
 `curvature`).
