@@ -181,7 +181,9 @@ SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 60
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step."""
 SET_MISTAKES = {
-    "tail-free takes its share of what weighs something": ("tl.load(step_ptr + 2), total)", "tl.load(step_ptr + 2), curved)"),
+    "tail-free takes its share of what weighs something": (
+        "tl.load(step_ptr + 2), total)", "tl.load(step_ptr + 2), curved)",
+    ),
     "tail-free ends where the share is reached": (
         "(curved + tl.cumsum(more, 0) > limit)", "(curved + tl.cumsum(more, 0) >= limit)",
     ),

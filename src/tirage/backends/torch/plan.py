@@ -109,6 +109,8 @@ class DrawPlan:
         known = np.isin(ops, (*FILTERS, *LEVELS)) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
         # What XTC spares is known where rows are drawn as sets.
         by_passes = known.all(axis=1) & can_run(programs) & (np.diff(rows.protected_start) == 0)
+        # What a typical keeps is told of rows that are drawn as sets alone.
+        by_passes &= ~np.isin(ops, LEVELS).any(axis=1) | (rows.views != View.SAMPLED)
         kind = np.where(by_passes, kind, AS_SET)
         first, last = constants(programs)
         sums = summed(programs)

@@ -218,7 +218,8 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     program = np.array([*(step[:STEP_WIDTH] for step in (*smooth, *filters)), [END] * STEP_WIDTH], np.int64)
     spared = np.array(params.xtc_protected_ids if compiled_params.coin else (), np.int32)
     rows = metadata_of(np.concatenate([np.zeros(HEADER, np.int64), program.reshape(-1)])[None])
-    rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared)
+    view = np.full(1, view_of(params), np.int8)
+    rows = replace(rows, protected_start=np.array([0, spared.size]), protected_ids=spared, views=view)
     if not _runs(edits, rows):
         return None
     plan = DrawPlan.of(rows)
