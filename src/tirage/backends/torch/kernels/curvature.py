@@ -138,7 +138,7 @@ def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: 
 
     A set that fits into a tile has one bucket.
     """
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     KNOTTED: tl.constexpr = _KNOTS if PART > _KNOTS else PART
     lanes, at = tl.arange(0, PART), tl.arange(0, KNOTTED)
     knots = knots_in(x_ptr, list_ptr, state_ptr, low, high, size, PART, KNOTTED)
@@ -161,7 +161,7 @@ def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: 
 @triton.jit
 def bucket_of(q, buckets_ptr, state_ptr, TILE: tl.constexpr):
     """int32 buckets of exponents, any shape: the greater one, the same bucket or a later one."""
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     KNOTTED: tl.constexpr = _KNOTS if PART > _KNOTS else PART
     first, begin, shift, rate = q * 0, q * 0, q * 0, q * 0
     # No constant: a loop that is unrolled would hold all of them in registers.
@@ -181,7 +181,7 @@ def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, s
 
     No cut weight is among them, as nothing stands behind a top-p that cuts one.
     """
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     m, c, _, _ = scales_of(state_ptr)
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     number, counted = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
@@ -205,7 +205,7 @@ def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, s
 def begin_buckets(buckets_ptr, first, TILE: tl.constexpr):
     """Puts where each bucket begins in the place of how many it holds, the first at `first`; gives where the last ends.
     """
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     for start in range(0, TILE, PART):
         at = start + tl.arange(0, PART)
         number = tl.load(buckets_ptr + at)
@@ -219,7 +219,7 @@ def begin_buckets(buckets_ptr, first, TILE: tl.constexpr):
 def without_copies(from_ptr, state_ptr, number, TILE: tl.constexpr):
     """How many exponents stay of so many, once those that are most of them stand twice: they are written in the place
     of all, and their ends as the next to be dealt out."""
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     is_less = tl.full((), 1, tl.int32)
     while is_less != 0:
         often = tl.load(from_ptr + number // 2)
@@ -303,7 +303,7 @@ def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constex
 
     Gives where that is, and whether such a bucket stands there: then its ends are what is to be dealt out next.
     """
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     LOOKED: tl.constexpr = _WINDOW if PART > _WINDOW else PART
     bucket, is_large = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     while (first < last) & (is_large == 0):
@@ -367,7 +367,7 @@ def weightless(state_ptr, limit, curved):
 @triton.jit
 def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
     """The same of the tokens in order that weigh something."""
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     lanes, tiles = tl.arange(0, SEGMENTS), word(state_ptr, TILED)
     segments = ((tiles - 1) >> word(state_ptr, SPREAD)) + 1
     sums = tl.load(state_ptr + MASSES + lanes, mask=lanes < segments, other=NEVER)
@@ -408,7 +408,7 @@ def lowest_weighing(state_ptr, least):
 @triton.jit
 def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
     """(key, id) of the last token in order that has at least this key."""
-    PART: tl.constexpr = TILE // 8 if TILE > 16 else 2
+    PART: tl.constexpr = TILE // 4
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     last = (tl.arange(0, PART) * 0).to(tl.int64)
     for start in range(0, length, TILE):
@@ -420,7 +420,8 @@ def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr
     return (-(found >> 31) + POS_INF).to(tl.int32), (found & NO_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
 
 
-@triton.jit
+# A function of its own: registers of the kernel that calls it are not spilled for what it needs.
+@triton.jit(noinline=True)
 def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
     """Writes by what tail-free keeps tokens: up to where more than E / 2^s of the curvature is passed."""
     zero = tl.full((), 0, tl.int64)
