@@ -15,8 +15,8 @@ change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_
 A row with any other list of filters (a typical of a cut row, top-h, tail-free, Mirostat, XTC before others or with
 tokens that it spares, several temperatures), or with smoothing, is one set in one thread block: `general`, which then
 takes the place of `resolve`, reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`,
-`searches`, `ordered`). Where all rows are such, two launches draw. Where rows carry a state from token to token, it also
-notes what that is after the token (`carry`), which `append` takes over.
+`searches`, `ordered`). Where all rows are such, two launches draw. Where rows carry a state from token to token, it
+also notes what that is after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
 floats only bound the masses and averages that cuts are looked for by. Launch with `enable_fp_fusion=False`; the minima
 around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-O1 ... S-O15, S-L1 ... S-L4.
