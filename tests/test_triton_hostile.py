@@ -191,6 +191,16 @@ FURTHER_MISTAKES = {
     "what XTC spares is counted twice": ("return others, support + number", "return others, support + 2 * number"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
+LEVEL_JOBS = (10000, 10002, 10003, 10006, 10033)
+"""Rows with a typical that is the only cut, with both kinds of ties, and one that stands behind a top-k."""
+LEVEL_MISTAKES = {
+    "the head of a typical stays": (
+        "is_in(key, ids, cut_key, cut_id) & (key <= head)",
+        "is_in(key, ids, cut_key, cut_id)",
+    ),
+    "what a typical by rank removes above the mean stays": ("(key > end) & (is_in", "(key < end) & (is_in"),
+}
+"""Mistakes that jobs of `LEVEL_JOBS` see."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step."""
@@ -250,6 +260,7 @@ def run(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> list[di
 CASES = [
     *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
     *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60), ("sets", SET_JOBS, 40)),
+    ("programs", LEVEL_JOBS, 60),
     # Its row 727 has a threshold that lets all tokens pass, and no logit above the least float32.
     ("bounds", (2,), 1000),
 ]
@@ -322,12 +333,16 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
     ("name", "jobs"),
     [
         pytest.param(name, jobs, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
-        for mistakes, jobs in ((MISTAKES, SMALL_JOBS), (FURTHER_MISTAKES, FURTHER_JOBS))
+        for mistakes, jobs in (
+            (MISTAKES, SMALL_JOBS),
+            (FURTHER_MISTAKES, FURTHER_JOBS),
+            (LEVEL_MISTAKES, LEVEL_JOBS),
+        )
         for at, name in enumerate(mistakes)
     ],
 )
 def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
-    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES)[name])
+    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES | LEVEL_MISTAKES)[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr

@@ -34,6 +34,7 @@ from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK, most_typical
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
+from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import SamplingMetadata
 from tirage.semantics import PRESETS
@@ -69,6 +70,15 @@ TEMPERED = 7000
 """Jobs from that number on have an XTC before a temperature: see `tempered_job`."""
 SPARING = 8000
 """Jobs from that number on have an XTC that spares tokens: see `sparing_job`."""
+BY_LEVELS = 10000
+"""Jobs from that number on have a typical that passes over split blocks draw: see `level_job`."""
+LEVELS = {
+    "typical": SamplingParams(typical_p=0.9),
+    "low typical": SamplingParams(typical_p=0.2, temperature=0.7),
+    "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
+    "typical behind others": SamplingParams(temperature=0.7, top_k=50, top_p=0.95, typical_p=0.9, semantics="hf"),
+}
+"""Requests whose typical passes draw, and of which the reads are counted."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -85,6 +95,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= BY_LEVELS:
+        return level_job(number, rows)
     if number >= SPARING:
         return sparing_job(number, rows)
     if number >= TEMPERED:
@@ -343,6 +355,32 @@ def leveled_job(number: int, rows: int) -> Job:
         if r.random() < 0.7:
             share = _share_at_level(as_logits(row[None])[0].numpy(), begun, r) or share
         programs.append([*begun, (int(op), share, exceed), *varied(rest, r, options=True)])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def level_job(number: int, rows: int) -> Job:
+    """A typical that is the only cut, or one behind a top-k, whose mass mostly is that of the nearest tokens up to one.
+
+    Every other job rounds its logits, so that some tie at either end, and some rows have a few far below all others.
+    """
+    r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
+    op, is_listed = (TYPICAL, TYPICAL_BY_RANK)[number // 2 % 2], number // 4 % 2 > 0
+    logits = shaped_logits(r, rows, size, number)
+    if number % 2:
+        logits = (logits * float(r.choice([1, 4, 32]))).round() / 4
+    before = [each for each in (TEMPERATURE, MIN_P, TOP_K) if is_listed and (each == TOP_K or r.random() < 0.3)]
+    behind = [each for each in plan._BEHIND_LEVELS if is_listed and r.random() < 0.3]
+    if not is_listed and r.random() < 0.5:
+        before = [TEMPERATURE]
+    programs = []
+    for row in logits:
+        if r.random() < 0.2:
+            row[r.choice(size, min(size, int(r.integers(1, 4))), replace=False)] = float(r.choice(FAR_BELOW[1:4]))
+        begun = [(int(each), *FILTERS[each](r)) for each in before]
+        share, exceed = FILTERS[op](r)
+        if r.random() < 0.7:
+            share = _share_at_level(as_logits(row[None])[0].numpy(), begun, r) or share
+        programs.append([*begun, (int(op), share, exceed), *((int(each), *FILTERS[each](r)) for each in behind)])
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 

@@ -25,6 +25,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import recorded_triton
 import torch
+import triton_jobs
 from numpy.typing import NDArray
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
@@ -263,8 +264,6 @@ THRESHOLDS = {
 }
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
 AS_SETS = {
-    "typical": SamplingParams(typical_p=0.9),
-    "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
     "top-h": SamplingParams(top_h=0.4),
     "tail-free": SamplingParams(tfs=0.95),
 }
@@ -566,6 +565,7 @@ def main() -> None:
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
+            "counted levels": lambda: [counts(rows, triton_jobs.LEVELS)],
             "counted sets": lambda: [counts(rows, AS_SETS, [*COUNTED_SHAPES][:4] + [*COUNTED_SHAPES][6:9])],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],

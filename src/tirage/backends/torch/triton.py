@@ -274,7 +274,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     listed = torch.empty(b if work.filters else 0, work.size, dtype=torch.int32, device=device)
     shape, steps = (work.columns, work.size, blocks), (work.columns - HEADER) // STEP_WIDTH
     row, status, block, padded = work.row, work.status, work.block, work.padded
-    _, slots, _, spared = beside.tables(meta, work.length)
+    _, slots, _, spared, *_ = beside.tables(meta, work.length)
 
     if work.draws:
         if work.sums:

@@ -8,13 +8,14 @@ a range of keys that holds every cut, and `resolve` on the few tokens of that ra
 range are not read again, unless the mass of the whole row matters. A threshold far below the last cut has a range of
 its own, and what lies between is only weighed. The histogram also bounds the sums over a row that a threshold follows
 from, which `split` then makes exactly; for a temperature that follows from sums `weigh` reads the row first. XTC, the
-last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares.
-Rows without filters are read twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes the place
-of `measure` where logits change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report
-logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does (`triton_shards`).
-A row with any other list of filters (typical, top-h, tail-free, Mirostat, XTC before others, several temperatures), or
-with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it a few times
-and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
+last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares, and
+so does a typical, of which the row has two open ranges (`levels`). Rows without filters are read twice, greedy ones
+once. Of a batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else
+`measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report logprobs. Of logits in shards
+`measure_shard` and `settle_shards` do together what `measure` does (`triton_shards`).
+A row with any other list of filters (a typical of a cut row, top-h, tail-free, Mirostat, XTC before others, several
+temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`,
+reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is
 after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;

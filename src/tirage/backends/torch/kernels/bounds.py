@@ -12,10 +12,13 @@ from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
+    CORE,
+    CORE_TOP,
     FACTOR,
     FIRST_C,
     HEAD_KEY,
     HIGH,
+    HOLE_END,
     IDLE,
     IS_GREEDY,
     LANES,
@@ -41,6 +44,7 @@ from tirage.backends.torch.kernels.layout import (
     first_lane,
     sum_of,
 )  # fmt: skip
+from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_key,
@@ -127,7 +131,7 @@ def lane_of_key(key, row_ptr):
 
 
 @triton.jit
-def known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
+def known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr):
     """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS."""
     begin = tl.full((), LANES, tl.int32)
     if is_min_p(op, step_ptr) | is_by_logit(op):
@@ -135,7 +139,10 @@ def known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
     if op == _TOP_K:
         k = tl.load(step_ptr + 1)
         begin = tl.where(at_lane(numbers, NOT_COUNTED) > k, first_lane(numbers >= k), LANES)
-    return tl.where(reads_sums(op) | (is_dynamic(op) & is_listed), 0, begin), begin
+    opens = reads_sums(op) | (is_dynamic(op) & is_listed)
+    if is_leveled(op):
+        opens = op != tl.load(meta_ptr + SUMMED)
+    return tl.where(opens, 0, begin), begin
 
 
 @triton.jit
@@ -290,18 +297,23 @@ def range_of_lanes(edge_ptr, high, first, last):
 
 @triton.jit
 def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
-    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`."""
-    lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
-    lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
-    # Without a lower range, or where the upper one has no key, there is one for all.
-    is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
-    lowest = tl.where(is_one & (second < LANES), lower, lowest)
-    tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
-    tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
-    tl.store(row_ptr + LOWEST, lowest)
-    tl.store(row_ptr + TOP, inside)
-    # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
-    tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
+    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`.
+
+    Unless those of a typical are written already.
+    """
+    if tl.load(row_ptr + CORE_TOP, cache_modifier=".cg") == POS_INF:
+        lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
+        lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
+        # Without a lower range, or where the upper one has no key, there is one for all.
+        is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
+        lowest = tl.where(is_one & (second < LANES), lower, lowest)
+        tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
+        tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
+        tl.store(row_ptr + LOWEST, lowest)
+        tl.store(row_ptr + TOP, inside)
+        tl.store(row_ptr + CORE, inside)
+        # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
+        tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
 
 
 @triton.jit
@@ -312,7 +324,7 @@ def note_idle(op, begin, is_sure, is_first, row_ptr, s):
     register for all steps would be one too many. The result is whether the bounds of masses are sure behind it: those
     of a top-p that is only likely are not.
     """
-    if (begin == LANES) & ((is_temperature(op) | is_xtc(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
+    if (begin == LANES) & ((is_temperature(op) | is_xtc(op) | is_leveled(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
         tl.debug_barrier()
         idle = tl.load(row_ptr + IDLE, cache_modifier=".cg")
         tl.store(row_ptr + IDLE, idle | (tl.full((), 1, tl.int32) << s), mask=idle >= 0)
@@ -368,10 +380,14 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
     tl.store(row_ptr + FACTOR, 0)
+    tl.store(row_ptr + LOWER, NEG_INF)
+    tl.store(row_ptr + LOWER_TOP, NEG_INF)
     tl.store(row_ptr + LOWER_LENGTH, 0)
     tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
+    tl.store(row_ptr + HOLE_END, POS_INF)
     tl.store(row_ptr + LEFT_HIGH, high)
+    tl.store(row_ptr + CORE_TOP, POS_INF)
     tl.debug_barrier()
     return counts
 
@@ -408,6 +424,7 @@ def bound(
         counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
         low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
         store_summed(counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps)
+        store_levels(counts, bins_ptr, meta_ptr, row_ptr, steps)
         numbers = tl.cumsum(counts, 0)
         least, most = masses(counts, bins_ptr, high, m, c)
         least, most = sharpened(least, most, low_whole, high_whole)
@@ -424,7 +441,7 @@ def bound(
                 least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
                 base_low, base_high = total_of(least, most, first, last)
             # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr)
+            begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
             if reads_mass(op) | is_xtc(op):
                 begin, end = mass_lanes(
                     op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
@@ -439,7 +456,7 @@ def bound(
             begin, end = with_least(op, step_ptr, numbers, begin, end)
             # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
             may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
-            is_sure = note_idle(op, begin, is_sure, is_first, row_ptr, s)
+            is_sure = note_idle(op, begin, is_sure, is_first, row_ptr, s) & (is_leveled(op) == 0)
             if begin < LANES:
                 last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
                 # Only thresholds leave a gap: other cuts are searched for.

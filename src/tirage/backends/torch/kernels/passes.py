@@ -18,6 +18,8 @@ from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
     ALL_LAST,
+    CORE,
+    CORE_TOP,
     FIRST_C,
     GAP_FIRST,
     GAP_LAST,
@@ -122,7 +124,8 @@ def split(
                 least, most = bounds_of(mass, tl.load(row_ptr + RATE).to(tl.float32, bitcast=True), BLOCK)
             tl.atomic_add(sums_ptr + row * SUMMANDS, least, sem="relaxed")
             tl.atomic_add(sums_ptr + row * SUMMANDS + 1, most, sem="relaxed")
-        above, is_open = key >= top, (key >= lowest) & (key < top)
+        above = (key >= tl.load(row_ptr + CORE)) & (key < tl.load(row_ptr + CORE_TOP))
+        is_open = (key >= lowest) & (key < top) & (above == 0)
         tl.store(mass_ptr + at * 4 + ABOVE_FIRST, tl.sum(tl.where(above, w, 0), 0))
         tl.store(mass_ptr + at * 4 + ABOVE_LAST, tl.sum(tl.where(above, last_w, 0), 0))
         count = tl.sum(is_open.to(tl.int32), 0)
@@ -137,7 +140,7 @@ def split(
             one = is_lower.to(tl.int32)
             start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
             tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), key, mask=is_lower)
-        is_open = (key >= lowest) & (key < tl.where(lowest + 1 < top, top, lowest))
+        is_open &= key < tl.where(lowest + 1 < top, top, lowest)
         one = is_open.to(tl.int32)
         count = tl.sum(one, 0)
         if count > 0:  # pyright: ignore[reportOperatorIssue]
