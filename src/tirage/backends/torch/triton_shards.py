@@ -281,7 +281,7 @@ class ShardPasses:
         found = replace(part, row=rows.row.clone(), added=rows.added.clone(), length=torch.zeros_like(rows.length))
         _SPLIT[self.x.shape[0], self.mine](
             *(self.x, self.meta, found.row, rows.status, found.ends, found.mass, found.count, found.added),
-            *(found.listed, found.length, self.slots, self.x.shape[0] * self.mine),
+            *(found.listed, found.length, found.length, self.x.shape[0] * self.mine),
             *(self.meta.shape[1], self.x.shape[1], self.mine, 0),
             BLOCK=self.blocks.size,
             **whole.EXACT,
