@@ -62,7 +62,7 @@ MISTAKES = {
     ),
     "masses from a sample are taken for exact": ("for side in (-1, 1)", "for side in (0, 0)"),
     "a cut that is in doubt is kept": ("is_open = least <= (needed - 1) * each", "is_open = least < 0"),
-    "blocks that are not read weigh nothing": ("            if read == 0:\n", "            if read < 0:\n"),
+    "blocks that are not read weigh nothing": ("        if read == 0:\n", "        if read < 0:\n"),
     "the greatest open key is forgotten": ("lowest, top = least, greatest + 1", "lowest, top = least, greatest"),
     "a range of one key counts its ties twice": (
         "ties = sum_of(count_ptr, OPEN, blocks, PADDED)\n    return lowest",
@@ -191,14 +191,24 @@ FURTHER_MISTAKES = {
     "what XTC spares is counted twice": ("return others, support + number", "return others, support + 2 * number"),
 }
 """The same of what jobs of `FURTHER_JOBS` have."""
-LEVEL_JOBS = (10000, 10002, 10003, 10006, 10033)
-"""Rows with a typical that is the only cut, with both kinds of ties, and one that stands behind a top-k."""
+LEVEL_JOBS = (10000, 10002, 10003, 10006, 10033, 4000, 4001, 5001)
+"""Rows with a typical that is the only cut, with both kinds of ties, and one that stands behind a top-k; and rows with
+another cut behind a threshold by their sums."""
 LEVEL_MISTAKES = {
     "the head of a typical stays": (
         "is_in(key, ids, cut_key, cut_id) & (key <= head)",
         "is_in(key, ids, cut_key, cut_id)",
     ),
     "what a typical by rank removes above the mean stays": ("(key > end) & (is_in", "(key < end) & (is_in"),
+    "a row is summed again where it is split again": (
+        "tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) == TO_BE_SUMMED",
+        "tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) != 0",
+    ),
+    "a row is split again that is split": ("(tl.load(row_ptr + ADDED) != IS_SPLIT)", "True"),
+    "exact sums are of half the mass": (
+        "judged(op, step_ptr, low_whole, sums_ptr)",
+        "judged(op, step_ptr, low_whole >> 1, sums_ptr)",
+    ),
 }
 """Mistakes that jobs of `LEVEL_JOBS` see."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009)

@@ -91,7 +91,7 @@ def _same(expected: NDArray, actual: NDArray) -> NDArray[np.bool_]:
 # --- changed kernels --------------------------------------------------------------------------------------------------
 
 KERNELS = {
-    triton: ("measure", "weigh", "bound", "split", "resolve", "general"),
+    triton: ("measure", "bound", "split", "split_first", "resolve", "general"),
     launches: ("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 }
 """The kernels by the module that launches them."""

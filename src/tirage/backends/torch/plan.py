@@ -90,7 +90,7 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or has a temperature that follows from sums. `planes`: the numbers for each token
+    drawn by passes draws, filters, or may have to be read for its sums first. `planes`: the numbers for each token
     that rows which are drawn as a set need room for.
     """
 
@@ -121,7 +121,7 @@ class DrawPlan:
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
         filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS, *LEVELS)).any(axis=1) | (first != last)
         draws = kind == BY_PASSES
-        some = [bool(which.any()) for which in (draws, filters & draws, np.isin(sums, DYNAMIC) & draws)]
+        some = [bool(which.any()) for which in (draws, filters & draws, is_weighed(ops, sums) & draws)]
         return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
 
     def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:
@@ -182,6 +182,16 @@ def summed(programs: NDArray[np.int64]) -> NDArray[np.int64]:
     first = np.take_along_axis(ops, at, axis=1)[:, 0]
     is_few = _leaves_few(programs) & (np.arange(ops.shape[1]) < at)
     return np.where(found.any(axis=1) & ~(np.isin(first, (*DYNAMIC, *LEVELS)) & is_few.any(axis=1)), first, 0)
+
+
+def is_weighed(ops: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `ops` [B, S] that are read before it is known what has to be looked at, or may be.
+
+    These have a temperature or a typical by sums of the row, or another filter behind a threshold by them.
+    """
+    behind = np.cumsum(ops == sums[:, None], axis=1) - (ops == sums[:, None]) > 0
+    cuts = (behind & (ops >= FIRST_FILTER) & (ops != TEMPERATURE)).any(axis=1)
+    return np.isin(sums, (*DYNAMIC, *LEVELS)) | ((sums > 0) & cuts)
 
 
 def _leaves_few(programs: NDArray[np.int64]) -> NDArray[np.bool_]:

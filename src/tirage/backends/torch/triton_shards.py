@@ -270,7 +270,7 @@ class ShardPasses:
         """Finds the open range of each row; of `weighed` bool [B] rows all blocks will be weighed."""
         _BOUND[self.x.shape[0],](
             *(rows.bins, rows.added, self.meta, rows.row, rows.status, rows.mass),
-            *(self.meta.shape[1], self.places, self.blocks.number, self.steps),
+            *(self.meta.shape[1], self.places, self.blocks.number, self.steps, 0),
             PADDED=self.padded,
             **whole.WIDE,
         )

@@ -7,7 +7,9 @@ the tokens that the histogram leaves open. Two small ones run a row's steps: `bo
 a range of keys that holds every cut, and `resolve` on the few tokens of that range, where it draws. Blocks below the
 range are not read again, unless the mass of the whole row matters. A threshold far below the last cut has a range of
 its own, and what lies between is only weighed. The histogram also bounds the sums over a row that a threshold follows
-from, which `split` then makes exactly; for a temperature that follows from sums `weigh` reads the row first. XTC, the
+from, which `split` then makes exactly. `split_first` comes before it where more may have to be known: it sums rows for
+a temperature, splits those with a typical or a cut behind such a threshold, and bounds them again by their sums where
+that tells more; `split` reads these once more. XTC, the
 last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares, and
 so does a typical, of which the row has two open ranges (`levels`). Rows without filters are read twice, greedy ones
 once. Of a batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else
@@ -35,6 +37,7 @@ from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
 from tirage.backends.torch.kernels.sets import FEW, WORDS
 from tirage.backends.torch.kernels.shards import measure_shard, settle_shards
+from tirage.backends.torch.kernels.twice import split_first
 from tirage.backends.torch.kernels.views import view_ends, view_weigh
 from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
@@ -62,6 +65,7 @@ __all__ = [
     "resolve",
     "settle_shards",
     "split",
+    "split_first",
     "view_ends",
     "view_weigh",
     "weigh",

@@ -22,11 +22,14 @@ from tirage.backends.torch.kernels.layout import (
     LOWEST,
     PROGRAM,
     SUMMED,
+    SUMMED_ALREADY,
+    TO_BE_SUMMED,
     TOP,
     WHOLE,
     constant,
 )
-from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, exponent_of, lowest_key, power_of, value_of
+from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, exponent_of, lowest_key, power_of, target_of, value_of
+from tirage.backends.torch.kernels.thresholds import mean_of, summed
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 
 _TYPICAL, _BY_RANK = tl.constexpr(int(TYPICAL)), tl.constexpr(int(TYPICAL_BY_RANK))
@@ -67,6 +70,17 @@ def share_of_levels(meta_ptr, steps):
 
 
 @triton.jit
+def goal_of_levels(meta_ptr, steps, total):
+    """What mass, int64, a row's typical keeps at least of `total`."""
+    goal = total
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        if is_leveled(tl.load(step_ptr)):
+            goal = target_of(tl.load(step_ptr + 1), total, tl.load(step_ptr + 2))
+    return goal
+
+
+@triton.jit
 def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.constexpr):
     """What tokens weigh whose exponents are within `d` of the mean: of a lane that is partly there, the most that is
     likely or the least."""
@@ -81,8 +95,11 @@ def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.cons
 
 
 @triton.jit
-def likely_levels(counts, edge_ptr, low, high, c, share):
-    """(mean exponent, how far that is off, a level that is surely kept, one beyond which nothing is), float32."""
+def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.constexpr):
+    """(mean exponent, how far that is off, a level that is surely kept, one beyond which nothing is), float32.
+
+    Where the sums of the row are known, nothing is taken for evenly spread.
+    """
     m = value_of(high)
     number, least, greatest = between(counts, edge_ptr, low, high)
     n, near, far = number.to(tl.float32), exponent_of(greatest, m, c), exponent_of(least, m, c)
@@ -100,6 +117,12 @@ def likely_levels(counts, edge_ptr, low, high, c, share):
     off = _DOUBT * tl.sqrt(tl.sum(n * width * width, 0)) / total + mean * _ROUNDED + 2.0
     doubt = _DOUBT * tl.sqrt(tl.sum(n * (heavy - light) * (heavy - light), 0)) + total * _ROUNDED
     margin = tl.minimum(2.0 / tl.sqrt(tl.maximum(n, 1.0)), 1.0)
+    if IS_KNOWN:
+        mean, off = mean_of(sums_ptr).to(tl.float32), off * 0.0
+        off += mean * _ROUNDED + 2.0
+        total = summed(sums_ptr, 1).to(tl.float32) * _UNIT
+        doubt = tl.sum(n * (heavy - light), 0) + total * _ROUNDED
+        margin = margin * 0.0 + 1.0
     sure, most, end = tl.full((), -1.0, tl.float32), tl.maximum(mean, last - mean) + 1.0, mean * 0.0 - 1.0
     beyond, far_end = most, most
     for _ in range(_TURNS):
@@ -113,8 +136,8 @@ def likely_levels(counts, edge_ptr, low, high, c, share):
 
 
 @triton.jit
-def store_levels(counts, edge_ptr, meta_ptr, row_ptr, steps):
-    """Write the open range and the core of a row whose only cut is a typical.
+def store_levels(counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, steps, IS_KNOWN: tl.constexpr):
+    """Write the open range and the core of a row whose only cut is a typical; its sums may be known.
 
     Where all of its tokens are equal they are all kept, or as many of them as a typical by rank needs.
     """
@@ -124,10 +147,12 @@ def store_levels(counts, edge_ptr, meta_ptr, row_ptr, steps):
         tl.store(row_ptr + TOP, high + 1)
         tl.store(row_ptr + CORE_TOP, NEG_INF)
         tl.store(row_ptr + WHOLE, 1)
-        tl.store(row_ptr + ADDED, 1)
+        tl.store(row_ptr + ADDED, SUMMED_ALREADY if IS_KNOWN else TO_BE_SUMMED)
     if is_leveled(op) & (low < high):
         c = constant(meta_ptr, FIRST_C)
-        mean, off, sure, end = likely_levels(counts, edge_ptr, low, high, c, share_of_levels(meta_ptr, steps))
+        mean, off, sure, end = likely_levels(
+            counts, edge_ptr, sums_ptr, low, high, c, share_of_levels(meta_ptr, steps), IS_KNOWN
+        )
         sure, end = sure - 2.0 * off - 1.0, end + 2.0 * off + 2.0
         at = tl.arange(0, 4)
         # The least and the greatest exponents of the range, and those of the core; what is nearer than these is above.
@@ -141,4 +166,4 @@ def store_levels(counts, edge_ptr, meta_ptr, row_ptr, steps):
         to = tl.where(at == 0, LOWEST, tl.where(at == 1, TOP, tl.where(at == 2, CORE, CORE_TOP)))
         tl.store(row_ptr + to, keys)
         tl.store(row_ptr + WHOLE, 1)
-        tl.store(row_ptr + ADDED, 1)
+        tl.store(row_ptr + ADDED, SUMMED_ALREADY if IS_KNOWN else TO_BE_SUMMED)
