@@ -26,6 +26,7 @@ _TYPES = (
         "bad_ptr": "*u8",
         "told_ptr": "*fp64",
         "tells": "i32",
+        "weighs": "i32",
         "spares": "i32",
         "spared_ptr": "*i32",
         "scale_ptr": "*fp32",
@@ -72,7 +73,7 @@ _LAUNCHED = {
     "BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE, "LONG": 2 * triton_launch.TILE,
     "CERTAIN": False,
 }  # fmt: skip
-_FIRST = ("measure", "weigh", "bound", "split", "resolve", "general", "log_masses")
+_FIRST = ("measure", "weigh", "bound", "split", "split_first", "resolve", "general", "log_masses")
 _OF_SLOTS = {
     "BLOCK": triton_launch.BLOCK,
     "PADDED": 256,
@@ -96,7 +97,7 @@ def as_launched(name: str, capability: int) -> str:
     options: dict[str, Any] = triton_launch.EXACT
     if name in ("measure", "measure_slots", "view_ends"):
         options = triton_launch.FIRST
-    if name in ("bound", "resolve", "general", "edit"):
+    if name in ("bound", "split_first", "resolve", "general", "edit"):
         options = triton_launch.WIDE
     sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
     if name in ("view_ends", "view_weigh"):

@@ -62,7 +62,7 @@ MISTAKES = {
     ),
     "masses from a sample are taken for exact": ("for side in (-1, 1)", "for side in (0, 0)"),
     "a cut that is in doubt is kept": ("is_open = least <= (needed - 1) * each", "is_open = least < 0"),
-    "blocks that are not read weigh nothing": ("            if read == 0:\n", "            if read < 0:\n"),
+    "blocks that are not read weigh nothing": ("        if read == 0:\n", "        if read < 0:\n"),
     "the greatest open key is forgotten": ("lowest, top = least, greatest + 1", "lowest, top = least, greatest"),
     "a range of one key counts its ties twice": (
         "ties = sum_of(count_ptr, OPEN, blocks, PADDED)\n    return lowest",
@@ -215,6 +215,26 @@ FIRST_MISTAKES = {
     "the list keeps its length without what is not in the set": ("return number, last_key,", "return n, last_key,"),
 }  # fmt: skip
 """Mistakes that jobs of `FIRST_JOBS` see."""
+LEVEL_JOBS = (10000, 10002, 10003, 10006, 10033, 4000, 4001, 5001)
+"""Rows with a typical that is the only cut, with both kinds of ties, and one that stands behind a top-k; and rows with
+another cut behind a threshold by their sums."""
+LEVEL_MISTAKES = {
+    "the head of a typical stays": (
+        "is_in(key, ids, cut_key, cut_id) & (key <= head)",
+        "is_in(key, ids, cut_key, cut_id)",
+    ),
+    "what a typical by rank removes above the mean stays": ("(key > end) & (is_in", "(key < end) & (is_in"),
+    "a row is summed again where it is split again": (
+        "tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) == TO_BE_SUMMED",
+        "tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) != 0",
+    ),
+    "a row is split again that is split": ("(tl.load(row_ptr + ADDED) != IS_SPLIT)", "True"),
+    "exact sums are of half the mass": (
+        "judged(op, step_ptr, low_whole, sums_ptr)",
+        "judged(op, step_ptr, low_whole >> 1, sums_ptr)",
+    ),
+}
+"""Mistakes that jobs of `LEVEL_JOBS` see."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step."""
@@ -275,6 +295,7 @@ CASES = [
     *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
     *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60), ("sets", SET_JOBS, 40)),
     *(("programs", FIRST_JOBS, 60), ("bounds", FIRST_JOBS[:2], 60)),
+    ("programs", LEVEL_JOBS, 60),
     # Its row 727 has a threshold that lets all tokens pass, and no logit above the least float32.
     ("bounds", (2,), 1000),
 ]
@@ -351,12 +372,13 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
             (MISTAKES, SMALL_JOBS),
             (FURTHER_MISTAKES, FURTHER_JOBS),
             (FIRST_MISTAKES, FIRST_JOBS),
+            (LEVEL_MISTAKES, LEVEL_JOBS),
         )
         for at, name in enumerate(mistakes)
     ],
 )
 def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
-    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES | FIRST_MISTAKES)[name])
+    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES | FIRST_MISTAKES | LEVEL_MISTAKES)[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr

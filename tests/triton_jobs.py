@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
 from top_h_rows import programs_with_top_h
+from typical_rows import programs_with_typical, share_at_level
 
 from tirage.backends.numpy import distribution
 from tirage.backends.torch import as_logits, kernels, plan, triton
@@ -34,7 +35,7 @@ from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import RULES, TOP_P
-from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK, most_typical
+from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import SamplingMetadata
@@ -73,6 +74,8 @@ SPARING = 8000
 """Jobs from that number on have an XTC that spares tokens: see `sparing_job`."""
 FIRST = 8500
 """Jobs from that number on have a top-h: see `first_job`."""
+BY_LEVELS = 10000
+"""Jobs from that number on have a typical that passes over split blocks draw: see `level_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
 """Logits that stand for forbidden tokens elsewhere."""
 
@@ -89,6 +92,8 @@ class Job:
 
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
+    if number >= BY_LEVELS:
+        return level_job(number, rows)
     if number >= FIRST:
         return first_job(number, rows)
     if number >= SPARING:
@@ -382,23 +387,19 @@ def leveled_job(number: int, rows: int) -> Job:
         begun = [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
         share, exceed = FILTERS[op](r)
         if r.random() < 0.7:
-            share = _share_at_level(as_logits(row[None])[0].numpy(), begun, r) or share
+            share = share_at_level(as_logits(row[None])[0].numpy(), begun, r) or share
         programs.append([*begun, (int(op), share, exceed), *varied(rest, r, options=True)])
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
-def _share_at_level(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> int:
-    """What share of the mass, in 2^-32, the most typical tokens up to a random one have, or the next one up or down; 0
-    where no token can be drawn."""
-    given = distribution.request_of(x[None], rows_of([begun], r), 0)
-    with np.errstate(all="ignore"):
-        row = given.run(coin=False)
-    if row.status:
-        return 0
-    first = most_typical(row, Step(TYPICAL, 1, 0))
-    reached = np.cumsum(row.w()[first])
-    share = (int(reached[r.integers(reached.size)]) << 32) // int(reached[-1]) + int(r.integers(-1, 2))
-    return min(max(share, 1), (1 << 32) - 1)
+def level_job(number: int, rows: int) -> Job:
+    """A typical that is the only cut, or behind a top-k. Every other job rounds its logits: some tie at either end."""
+    r, size = np.random.default_rng(number), SIZES[number % len(SIZES)]
+    logits = shaped_logits(r, rows, size, number)
+    if number % 2:
+        logits = (logits * float(r.choice([1, 4, 32]))).round() / 4
+    programs = programs_with_typical(logits, number // 2, r, far=FAR_BELOW[1:4])
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def curved_job(number: int, rows: int) -> Job:

@@ -25,6 +25,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import recorded_triton
 import torch
+import typical_rows
 from numpy.typing import NDArray
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
@@ -90,7 +91,7 @@ def _same(expected: NDArray, actual: NDArray) -> NDArray[np.bool_]:
 # --- changed kernels --------------------------------------------------------------------------------------------------
 
 KERNELS = {
-    triton: ("measure", "weigh", "bound", "split", "resolve", "general"),
+    triton: ("measure", "bound", "split", "split_first", "resolve", "general"),
     launches: ("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 }
 """The kernels by the module that launches them."""
@@ -263,11 +264,7 @@ THRESHOLDS = {
     "sigma, top-p and epsilon": SamplingParams(top_n_sigma=2.0, top_p=0.9, epsilon_cutoff=1e-6),
 }
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
-AS_SETS = {
-    "typical": SamplingParams(typical_p=0.9),
-    "typical by rank": SamplingParams(typical_p=0.9, top_k=40, semantics="llamacpp"),
-    "tail-free": SamplingParams(tfs=0.95),
-}
+AS_SETS = {"tail-free": SamplingParams(tfs=0.95)}
 """Requests that are drawn as sets, in a thread block each."""
 
 
@@ -566,6 +563,7 @@ def main() -> None:
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
+            "counted levels": lambda: [counts(rows, typical_rows.LEVELS)],
             "counted sets": lambda: [counts(rows, AS_SETS, [*COUNTED_SHAPES][:4] + [*COUNTED_SHAPES][6:9])],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],

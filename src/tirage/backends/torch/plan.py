@@ -62,9 +62,13 @@ DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
 """The temperatures that follow from a set."""
 _CLEARING = (TOP_P, MIN_P, MIN_P_LOGIT, EPSILON, TOP_A, ETA, P_LESS)
 """Filters after which llama.cpp lists no token at -inf."""
+_BEHIND_LEVELS = (TOP_K, TOP_P, MIN_P, EPSILON, TEMPERATURE)
+"""The filters that may stand behind a typical of a set that is listed."""
 _ALL = (1 << 31) - 1
 
-SUMMED = (ETA, P_LESS, TOP_N_SIGMA, *DYNAMIC)
+LEVELS = (TYPICAL, TYPICAL_BY_RANK)
+"""The filters that keep tokens at the lowest distances from the mean exponent."""
+SUMMED = (ETA, P_LESS, TOP_N_SIGMA, *DYNAMIC, *LEVELS)
 """The filters whose thresholds, or temperatures, follow from more sums of a set than its mass."""
 CUTS = (
     *(TOP_K, TOP_P, MIN_P, MIN_P_LOGIT, FLOORED[TOP_P], FLOORED[MIN_P], FLOORED[MIN_P_LOGIT]),
@@ -75,7 +79,7 @@ FILTERS = (GREEDY, TEMPERATURE, *DYNAMIC, *CUTS, *COINS)
 """The filters that passes over split blocks run, where `can_run` says so."""
 _COINS = (*COINS, *(FLOORED[op] for op in COINS))
 SETS = (
-    *(*FILTERS, TYPICAL, TYPICAL_BY_RANK, TFS, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P),
+    *(*FILTERS, *LEVELS, TFS, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P),
     *(FLOORED[op] for op in (TYPICAL, TYPICAL_BY_RANK, *COINS)),
 )
 """The filters that the kernels run in any order: those of rows that are drawn as a set."""
@@ -86,7 +90,7 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or has a temperature that follows from sums. `planes`: the numbers for each token
+    drawn by passes draws, filters, or may have to be read for its sums first. `planes`: the numbers for each token
     that rows which are drawn as a set need room for.
     """
 
@@ -102,9 +106,11 @@ class DrawPlan:
         programs = rows.programs
         ops = programs[:, :, 0]
         kind = np.where((ops == GREEDY).any(axis=1), GREEDILY, BY_PASSES)
-        known = np.isin(ops, FILTERS) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
-        # What XTC spares stands in no order: sets with it are marked, which is for rows that are drawn as sets.
-        is_marked = (np.diff(rows.protected_start) > 0) & (rows.views == View.SAMPLED)
+        known = np.isin(ops, (*FILTERS, *LEVELS)) | ((ops < FIRST_FILTER) & (ops != SMOOTH))
+        # What XTC spares, and what a typical keeps, stands in no order: sets with it are marked, which is for rows that
+        # are drawn as sets.
+        unordered = (np.diff(rows.protected_start) > 0) | np.isin(ops, LEVELS).any(axis=1)
+        is_marked = unordered & (rows.views == View.SAMPLED)
         kind = np.where(known.all(axis=1) & can_run(programs) & ~is_marked, kind, AS_SET)
         first, last = constants(programs)
         sums = summed(programs)
@@ -113,9 +119,9 @@ class DrawPlan:
         for at, column in enumerate(header):
             meta[:, at] = column
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
-        filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS)).any(axis=1) | (first != last)
+        filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS, *LEVELS)).any(axis=1) | (first != last)
         draws = kind == BY_PASSES
-        some = [bool(which.any()) for which in (draws, filters & draws, np.isin(sums, DYNAMIC) & draws)]
+        some = [bool(which.any()) for which in (draws, filters & draws, is_weighed(ops, sums) & draws)]
         return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
 
     def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:
@@ -175,9 +181,23 @@ def summed(programs: NDArray[np.int64]) -> NDArray[np.int64]:
     found = np.isin(ops, SUMMED)
     at = np.argmax(found, axis=1)[:, None]
     first = np.take_along_axis(ops, at, axis=1)[:, 0]
-    is_few = ((ops == TOP_K) & (programs[:, :, 1] <= FEW)) | (ops == TOP_H)
-    is_few &= np.arange(ops.shape[1]) < at
-    return np.where(found.any(axis=1) & ~(np.isin(first, DYNAMIC) & is_few.any(axis=1)), first, 0)
+    is_few = (_leaves_few(programs) | (ops == TOP_H)) & (np.arange(ops.shape[1]) < at)
+    return np.where(found.any(axis=1) & ~(np.isin(first, (*DYNAMIC, *LEVELS)) & is_few.any(axis=1)), first, 0)
+
+
+def is_weighed(ops: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `ops` [B, S] that are read before it is known what has to be looked at, or may be.
+
+    These have a temperature or a typical by sums of the row, or another filter behind a threshold by them.
+    """
+    behind = np.cumsum(ops == sums[:, None], axis=1) - (ops == sums[:, None]) > 0
+    cuts = (behind & (ops >= FIRST_FILTER) & (ops != TEMPERATURE)).any(axis=1)
+    return np.isin(sums, (*DYNAMIC, *LEVELS)) | ((sums > 0) & cuts)
+
+
+def _leaves_few(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B, S]: the steps of `programs` [B, S, 6] that leave few tokens, which are listed."""
+    return (programs[:, :, 0] == TOP_K) & (programs[:, :, 1] <= FEW)
 
 
 def constants(programs: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -229,7 +249,26 @@ def can_run(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
     able = np.where(dynamic > 0, alone, has_two_temperatures(programs))
     # The kernels keep a bit for each step, which only filters need.
     able &= (ops[:, 31:] < FIRST_FILTER).all(axis=1)
-    return able & _ends_with_xtc(programs) & _ends_truncated(programs)
+    return able & _ends_with_xtc(programs) & _ends_truncated(programs) & _knows_levels(programs)
+
+
+def _knows_levels(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `programs` [B, S, 6] without a typical, or with one whose set is the row, or is listed.
+
+    Behind one of the row there is no other filter; behind a listed one there are only such as need no sums, nor the
+    mass of another set.
+    """
+    ops = programs[:, :, 0]
+    is_level, is_filter = np.isin(ops, LEVELS), ops >= FIRST_FILTER
+    behind = np.cumsum(is_level, axis=1) - is_level > 0
+    first = np.argmax(is_filter, axis=1)[:, None]
+    is_begun = is_filter & (np.arange(ops.shape[1]) == first) & (ops == TEMPERATURE)
+    is_alone = ~(is_filter & ~is_begun & ~is_level).any(axis=1)
+    is_few = (np.cumsum(_leaves_few(programs), axis=1) > 0) | ~is_level
+    is_joint = (ops == TOP_P) & (programs[:, :, 4] > 0)
+    is_able = np.isin(ops, _BEHIND_LEVELS) & ~is_joint
+    is_last = ~(is_filter & behind & ~is_able).any(axis=1) & ~np.isin(ops, DYNAMIC).any(axis=1)
+    return ~is_level.any(axis=1) | ((is_level.sum(axis=1) == 1) & (is_alone | (is_few.all(axis=1) & is_last)))
 
 
 def _ends_with_xtc(programs: NDArray[np.int64]) -> NDArray[np.bool_]:

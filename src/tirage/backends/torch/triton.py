@@ -35,9 +35,9 @@ REGISTERS = 96
 
 # Launch options (num_warps, enable_fp_fusion) are no parameters of the kernels, which type checkers cannot know.
 _MEASURE: Any = kernels.measure
-_WEIGH: Any = kernels.weigh
 _BOUND: Any = kernels.bound
 _SPLIT: Any = kernels.split
+_SPLIT_FIRST: Any = kernels.split_first
 _RESOLVE: Any = kernels.resolve
 _GENERAL: Any = kernels.general
 _LOG_MASSES: Any = kernels.log_masses
@@ -277,15 +277,11 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     _, slots, _, spared, *_ = beside.tables(meta, work.length)
 
     if work.draws:
+        _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, int(work.sums), PADDED=padded, **WIDE)
+        read = (meta, row, status, work.ends, mass, count, work.added, listed, work.length, slots, work.plane, *shape)
         if work.sums:
-            _WEIGH[b, blocks](x, meta, row, status, mass, count, work.added, *shape, steps, BLOCK=block, **EXACT)
-        _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, PADDED=padded, **WIDE)
-        _SPLIT[b, blocks](
-            *(x, meta, row, status, work.ends, mass, count, work.added, listed, work.length, slots, work.plane, *shape),
-            beside.spares,
-            BLOCK=block,
-            **EXACT,
-        )
+            _SPLIT_FIRST[b, blocks](x, work.bins, *read, steps, beside.spares, BLOCK=block, PADDED=padded, **WIDE)
+        _SPLIT[b, blocks](x, *read, beside.spares, BLOCK=block, **EXACT)
     passed = (x, work.ends, mass, count, work.added, listed, work.length, meta, row, status)
     found, sizes = (token, logprob, support), {"BLOCK": block, "PADDED": padded, "TILE": work.tile}
     if work.planes:

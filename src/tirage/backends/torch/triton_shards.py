@@ -301,17 +301,21 @@ class ShardPasses:
         return bool(has_left.any() and (self.spares or (has_left & np.isin(self.ops, (TEMPERATURE, *DYNAMIC))).any()))
 
     @cached_property
+    def is_tempered(self) -> NDArray[np.bool_]:
+        """bool [B]: rows with a temperature that follows from sums over the whole of them."""
+        return np.isin(self.plan.meta[:, _SUMMED], DYNAMIC)
+
+    @cached_property
     def weighed(self) -> Tensor:
         """bool [B]: rows all of whose blocks are weighed, as the mass that a top-p needs would be in doubt."""
-        is_summed = np.isin(self.plan.meta[:, _SUMMED], DYNAMIC)
-        return torch.from_numpy(np.isin(self.ops, _WEIGHED).any(axis=1) & ~is_summed).to(self.x.device)
+        return torch.from_numpy(np.isin(self.ops, _WEIGHED).any(axis=1) & ~self.is_tempered).to(self.x.device)
 
     def draw(self, bad: Tensor) -> Found:
         """The draw of all rows: `bad` bool [B] have no token."""
         rows, part = self.settled(bad)
         if not self.plan.draws:
             return self.told(self.resolved(rows, self.placed()))
-        if self.plan.sums:
+        if self.is_tempered.any():
             self.weigh(rows, part)
         begun = replace(rows, row=rows.row.clone(), bins=rows.bins.clone(), added=rows.added.clone())
         found = self.passed(rows, part, self.weighed)
@@ -414,7 +418,7 @@ class ShardPasses:
         """Finds the open range of each row; of `weighed` bool [B] rows all blocks will be weighed."""
         _BOUND[self.x.shape[0],](
             *(rows.bins, rows.added, self.meta, rows.row, rows.status, rows.mass),
-            *(self.meta.shape[1], self.places, self.blocks.number, self.steps),
+            *(self.meta.shape[1], self.places, self.blocks.number, self.steps, 0),
             PADDED=self.padded,
             CERTAIN=is_certain,
             **whole.WIDE,

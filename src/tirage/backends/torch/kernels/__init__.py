@@ -7,15 +7,18 @@ the tokens that the histogram leaves open. Two small ones run a row's steps: `bo
 a range of keys that holds every cut, and `resolve` on the few tokens of that range, where it draws. Blocks below the
 range are not read again, unless the mass of the whole row matters. A threshold far below the last cut has a range of
 its own, and what lies between is only weighed. The histogram also bounds the sums over a row that a threshold follows
-from, which `split` then makes exactly; for a temperature that follows from sums `weigh` reads the row first. XTC, the
-last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares.
-Rows without filters are read twice, greedy ones once. Of a batch whose rows lie on the device, `edit` takes the place
-of `measure` where logits change, else `measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report
-logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does, and `weigh_left` and
-`draw_left` draw anew what XTC leaves where that has weights of its own (`triton_shards`).
-A row with any other list of filters (typical, tail-free, Mirostat, XTC before others, several temperatures), or
-with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`, reads it a few times
-and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
+from, which `split` then makes exactly. `split_first` comes before it where more may have to be known: it sums rows for
+a temperature, splits those with a typical or a cut behind such a threshold, and bounds them again by their sums where
+that tells more; `split` reads these once more. XTC, the
+last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares, and
+so does a typical, of which the row has two open ranges (`levels`). Rows without filters are read twice, greedy ones
+once. Of a batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else
+`measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report logprobs. Of logits in shards
+`measure_shard` and `settle_shards` do together what `measure` does, and `weigh_left` and `draw_left` draw anew what XTC
+leaves where that has weights of its own (`triton_shards`).
+A row with any other list of filters (a typical of a cut row, tail-free, Mirostat, XTC before others, several
+temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`,
+reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is
 after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
@@ -35,6 +38,7 @@ from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.rule import log_masses
 from tirage.backends.torch.kernels.sets import FEW, WORDS
 from tirage.backends.torch.kernels.shards import draw_left, measure_shard, settle_shards, weigh_left
+from tirage.backends.torch.kernels.twice import split_first
 from tirage.backends.torch.kernels.views import view_ends, view_weigh
 from tirage.backends.torch.plan import BINS, FILTERS, HEADER
 
@@ -63,6 +67,7 @@ __all__ = [
     "resolve",
     "settle_shards",
     "split",
+    "split_first",
     "view_ends",
     "view_weigh",
     "weigh",

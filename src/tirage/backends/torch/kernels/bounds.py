@@ -12,10 +12,13 @@ from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
+    CORE,
+    CORE_TOP,
     FACTOR,
     FIRST_C,
     HEAD_KEY,
     HIGH,
+    HOLE_END,
     IDLE,
     IS_GREEDY,
     LANES,
@@ -33,14 +36,16 @@ from tirage.backends.torch.kernels.layout import (
     PROGRAM,
     SUMMANDS,
     SUMMED,
+    SUMMED_ALREADY,
+    TO_BE_SUMMED,
     TOP,
     VARYING,
     WHOLE,
     WIDTH,
     constant,
     first_lane,
-    sum_of,
 )  # fmt: skip
+from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_key,
@@ -65,6 +70,7 @@ _TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
 _TOP_H, _FIRST = tl.constexpr(int(TOP_H)), tl.constexpr(TOKENS)
 _UNIT, _UNKNOWN = tl.constexpr(1 << 40), tl.constexpr(-(1 << 31))
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
+_UNKNOWN_SUMS = tl.constexpr(False)
 _LIKELY = tl.constexpr(4)
 """The mass of a row is likely in the middle of its bounds, but for 2^-4 of what lies between them."""
 _RARE = tl.constexpr(9)
@@ -129,7 +135,7 @@ def lane_of_key(key, row_ptr):
 
 
 @triton.jit
-def known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
+def known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr):
     """(first lane, last lane) of the cut of a step that no mass decides, all lanes where sums do; else BINS.
 
     Of a top-h they hold all the first tokens that it looks at.
@@ -140,7 +146,10 @@ def known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr):
     if (op == _TOP_K) | (op == _TOP_H):
         k = tl.where(op == _TOP_H, _FIRST, tl.load(step_ptr + 1))
         begin = tl.where(at_lane(numbers, NOT_COUNTED) > k, first_lane(numbers >= k), LANES)
-    return tl.where(reads_sums(op) | (op == _TOP_H) | (is_dynamic(op) & is_listed), 0, begin), begin
+    opens = reads_sums(op) | (op == _TOP_H) | (is_dynamic(op) & is_listed)
+    if is_leveled(op):
+        opens = op != tl.load(meta_ptr + SUMMED)
+    return tl.where(opens, 0, begin), begin
 
 
 @triton.jit
@@ -161,10 +170,12 @@ def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_
 
 
 @triton.jit
-def store_summed(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps):
+def store_summed(
+    counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps, IS_KNOWN: tl.constexpr
+):  # fmt: skip
     """Write the first and the last lane of the threshold of a row's first step by sums over it, were it run on all.
 
-    The sums are not known yet. The lanes wait where the open range is written at last.
+    If the sums are not known yet they are bounded. The lanes wait where the open range is written at last.
     """
     begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
     op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM
@@ -172,26 +183,32 @@ def store_summed(counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, 
         for _ in range(steps):
             if tl.load(step_ptr) != op:
                 step_ptr += 6
-        low, n = tl.load(row_ptr + LOW), counts.to(tl.int64)
+        low = tl.load(row_ptr + LOW)
         widest = widest_of(low, m)
-        edge, before = edges_of(edge_ptr, high)
-        least = tl.sum(n * weight_of(exponent_of(value_of(edge), m, c)), 0)
-        most = tl.sum(n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)), 0)
-        least, most = tl.maximum(least, low_whole), tl.minimum(most, high_whole)
-        for side in range(2):
-            # What both sides read is read again: held in registers it would leave too few.
-            tl.debug_barrier()
-            limit, weight = threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least, most, widest)
-            begin, end = end, lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
-    tl.store(row_ptr + LOWEST, begin)
-    tl.store(row_ptr + TOP, end)
+        if IS_KNOWN:
+            limit, weight = judged(op, step_ptr, low_whole, sums_ptr)
+            begin = lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
+            end = begin
+        else:
+            n = counts.to(tl.int64)
+            edge, before = edges_of(edge_ptr, high)
+            least = tl.sum(n * weight_of(exponent_of(value_of(edge), m, c)), 0)
+            most = tl.sum(n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)), 0)
+            least, most = tl.maximum(least, low_whole), tl.minimum(most, high_whole)
+            for side in range(2):
+                # What both sides read is read again: held in registers it would leave too few.
+                tl.debug_barrier()
+                limit, weight = threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least, most, widest)
+                begin, end = end, lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
+    tl.store(row_ptr + LOWEST, begin, mask=reads_sums(op))
+    tl.store(row_ptr + TOP, end, mask=reads_sums(op))
 
 
 @triton.jit
-def summed_lanes(row_ptr):
-    """(first lane, last lane) that `store_summed` wrote; the row is summed on the way."""
+def summed_lanes(row_ptr, IS_KNOWN: tl.constexpr):
+    """(first lane, last lane) that `store_summed` wrote; the row is summed on the way, or was."""
     tl.store(row_ptr + WHOLE, 1)
-    tl.store(row_ptr + ADDED, 1)
+    tl.store(row_ptr + ADDED, SUMMED_ALREADY if IS_KNOWN else TO_BE_SUMMED)
     begin, end = tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
     # They are of one step alone, which counts as a cut, so that no other of its kind is read off them.
     return tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
@@ -296,18 +313,23 @@ def range_of_lanes(edge_ptr, high, first, last):
 
 @triton.jit
 def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
-    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`."""
-    lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
-    lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
-    # Without a lower range, or where the upper one has no key, there is one for all.
-    is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
-    lowest = tl.where(is_one & (second < LANES), lower, lowest)
-    tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
-    tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
-    tl.store(row_ptr + LOWEST, lowest)
-    tl.store(row_ptr + TOP, inside)
-    # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
-    tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
+    """Write the open range that holds lanes `first` to `reach`, and the lower one of lanes `second` to `widest`.
+
+    Unless those of a typical are written already.
+    """
+    if tl.load(row_ptr + CORE_TOP, cache_modifier=".cg") == POS_INF:
+        lowest, inside = range_of_lanes(edge_ptr, high, first, reach)
+        lower, lower_top = range_of_lanes(edge_ptr, high, second, widest)
+        # Without a lower range, or where the upper one has no key, there is one for all.
+        is_one = (second == LANES) | (lowest >= inside) | (lower >= lower_top)
+        lowest = tl.where(is_one & (second < LANES), lower, lowest)
+        tl.store(row_ptr + LOWER, tl.where(is_one, NEG_INF, lower))
+        tl.store(row_ptr + LOWER_TOP, tl.where(is_one, NEG_INF, lower_top))
+        tl.store(row_ptr + LOWEST, lowest)
+        tl.store(row_ptr + TOP, inside)
+        tl.store(row_ptr + CORE, inside)
+        # Nothing is cut, or a threshold lets all tokens pass: the row is drawn from as a whole.
+        tl.store(row_ptr + WHOLE, 1, mask=lowest >= inside)
 
 
 @triton.jit
@@ -318,7 +340,7 @@ def note_idle(op, begin, is_sure, is_known, row_ptr, s):
     register for all steps would be one too many. The result is whether the bounds of masses are sure behind it: those
     of a top-p that is only likely are not.
     """
-    if (begin == LANES) & ((is_temperature(op) | is_xtc(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
+    if (begin == LANES) & ((is_temperature(op) | is_xtc(op) | is_leveled(op)) == 0) & (is_sure | (is_top_p(op) == 0)):
         tl.debug_barrier()
         idle = tl.load(row_ptr + IDLE, cache_modifier=".cg")
         tl.store(row_ptr + IDLE, idle | (tl.full((), 1, tl.int32) << s), mask=idle >= 0)
@@ -375,20 +397,26 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
     tl.store(row_ptr + FACTOR, 0)
+    tl.store(row_ptr + LOWER, NEG_INF)
+    tl.store(row_ptr + LOWER_TOP, NEG_INF)
     tl.store(row_ptr + LOWER_LENGTH, 0)
     tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
+    tl.store(row_ptr + HOLE_END, POS_INF)
     tl.store(row_ptr + LEFT_HIGH, high)
+    tl.store(row_ptr + CORE_TOP, POS_INF)
     tl.debug_barrier()
     return counts
 
 
 @triton.jit
-def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED: tl.constexpr):
+def known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, IS_KNOWN: tl.constexpr, PADDED: tl.constexpr):
     """(least, greatest) mass of a row under the first temperature; one number where the row is weighed already."""
     low, high = tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr + MASS_TO)
-    if is_dynamic(tl.load(meta_ptr + SUMMED)):
-        low = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
+    if is_dynamic(tl.load(meta_ptr + SUMMED)) | tl.full((), IS_KNOWN, tl.int1):
+        at = tl.arange(0, PADDED)
+        each = tl.load(mass_ptr + at * 4 + ALL_FIRST, mask=at < blocks, other=0, cache_modifier=".cg")
+        low = tl.sum(each, 0)
         high = low
     return low, high
 
@@ -400,12 +428,43 @@ def knows(c, meta_ptr, CERTAIN: tl.constexpr):
     return is_first, is_first | tl.full((), CERTAIN, tl.int1)
 
 
-@triton.jit(do_not_specialize=VARYING)
+@triton.jit(do_not_specialize=(*VARYING, "weighs"))
 def bound(
-    bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps,
+    bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps, weighs,
     PADDED: tl.constexpr, CERTAIN: tl.constexpr = False,  # pyright: ignore[reportArgumentType]
 ):  # fmt: skip
     """The open range of each row, [lowest, top): it holds the last cut; keys above are in every set.
+
+    Where `split_first` comes next (`weighs`), rows with a temperature that follows from their sums are left to it, and
+    so are the counts of rows that are summed: their range may turn out to be too wide. Else the former are weighed.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
+    is_drawn = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
+    if is_drawn & ((weighs == 0) | (is_dynamic(tl.load(meta_ptr + SUMMED)) == 0)):
+        bound_first(
+            bins_ptr + row * LANES, sums_ptr + row * SUMMANDS, meta_ptr, row_ptr,
+            mass_ptr + row.to(tl.int32) * blocks * 4, size, blocks, steps, weighs, CERTAIN, PADDED,
+        )  # fmt: skip
+
+
+@triton.jit(noinline=True)
+def bound_first(
+    bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs,
+    CERTAIN: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """What `bound_row` does of a row whose sums are not known: in a function of its own it spills no registers."""
+    bound_row(
+        bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs, _UNKNOWN_SUMS, CERTAIN, PADDED
+    )  # fmt: skip
+
+
+@triton.jit
+def bound_row(
+    bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs,
+    IS_KNOWN: tl.constexpr, CERTAIN: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Write the open range of a row; its mass, and the sums that a step needs, are known already or have bounds.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
     A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
@@ -413,59 +472,57 @@ def bound(
     thresholds by keys leave for a dynamic temperature is summed already, and need not be listed. Unless it is to be
     `CERTAIN`, a range is only likely to hold the cut of a top-p behind a second temperature.
     """
-    row = tl.program_id(0).to(tl.int64)
-    meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
-    mass_ptr += row.to(tl.int32) * blocks * 4
-    sums_ptr += row * SUMMANDS
-    bins_ptr += row * LANES
-    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
-        high = tl.load(row_ptr + HIGH)
-        m, c = value_of(high), constant(meta_ptr, FIRST_C)
-        counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
-        low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, PADDED)
-        store_summed(counts, bins_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps)
-        numbers = tl.cumsum(counts, 0)
-        least, most = masses(counts, bins_ptr, high, m, c)
-        least, most = sharpened(least, most, low_whole, high_whole)
-        base_low, base_high = store_bounds(sums_ptr, least, most)
-        first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
-        second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
-        is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
-        for s in range(steps):
-            step_ptr = meta_ptr + PROGRAM + s * 6
-            op, is_uncut = tl.load(step_ptr), first == LANES
-            c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
-            is_first, is_known = knows(c, meta_ptr, CERTAIN)
-            if is_temperature(op):
-                least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
-                base_low, base_high = total_of(least, most, first, last)
-            # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
-            begin, end = known_lanes(op, step_ptr, numbers, m, c, high, is_listed, row_ptr)
-            if reads_mass(op) | is_xtc(op):
-                begin, end = mass_lanes(
-                    op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
-                )
-            if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
-                begin, end = summed_lanes(row_ptr)
-            if is_top_p(op):
-                begin, end = top_p_lanes(
-                    op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
-                    is_first, is_known, (is_sure == 0) | (s + 1 == steps),
-                )  # fmt: skip
-            begin, end = with_least(op, step_ptr, numbers, begin, end)
-            # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
-            may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
-            is_sure = note_idle(op, begin, is_sure, is_known, row_ptr, s)
-            if begin < LANES:
-                last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
-                # Only thresholds leave a gap: other cuts are searched for.
-                is_apart = may_part & (first < LANES) & (first > last)
-                second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
-                first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
-                is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
-                may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
-        tl.debug_barrier()
-        store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
-        # The next draw counts from 0.
-        tl.debug_barrier()
-        tl.store(bins_ptr + tl.arange(0, LANES), counts * 0)
+    high = tl.load(row_ptr + HIGH)
+    m, c = value_of(high), constant(meta_ptr, FIRST_C)
+    counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
+    store_levels(counts, bins_ptr, sums_ptr, meta_ptr, row_ptr, steps, IS_KNOWN)
+    low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, IS_KNOWN, PADDED)
+    store_summed(
+        counts, bins_ptr, sums_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps, IS_KNOWN
+    )  # fmt: skip
+    numbers = tl.cumsum(counts, 0)
+    least, most = masses(counts, bins_ptr, high, m, c)
+    least, most = sharpened(least, most, low_whole, high_whole)
+    base_low, base_high = store_bounds(sums_ptr, least, most)
+    first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
+    second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
+    is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
+    for s in range(steps):
+        step_ptr = meta_ptr + PROGRAM + s * 6
+        op, is_uncut = tl.load(step_ptr), first == LANES
+        c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
+        is_first, is_known = knows(c, meta_ptr, CERTAIN)
+        if is_temperature(op):
+            least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
+            base_low, base_high = total_of(least, most, first, last)
+        # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
+        begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
+        if reads_mass(op) | is_xtc(op):
+            begin, end = mass_lanes(
+                op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
+            )
+        if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
+            begin, end = summed_lanes(row_ptr, IS_KNOWN)
+        if is_top_p(op):
+            begin, end = top_p_lanes(
+                op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
+                is_first, is_known, (is_sure == 0) | (s + 1 == steps),
+            )  # fmt: skip
+        begin, end = with_least(op, step_ptr, numbers, begin, end)
+        # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
+        may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
+        is_sure = note_idle(op, begin, is_sure, is_known, row_ptr, s) & (is_leveled(op) == 0)
+        if begin < LANES:
+            last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
+            # Only thresholds leave a gap: other cuts are searched for.
+            is_apart = may_part & (first < LANES) & (first > last)
+            second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
+            first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
+            is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
+            may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
+    tl.debug_barrier()
+    store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
+    # The next draw counts from 0.
+    tl.debug_barrier()
+    left = tl.where(tl.load(row_ptr + ADDED, cache_modifier=".cg") == TO_BE_SUMMED, weighs, 0)
+    tl.store(bins_ptr + tl.arange(0, LANES), tl.where(left != 0, counts, 0))

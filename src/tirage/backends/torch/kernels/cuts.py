@@ -67,18 +67,26 @@ def reopened(
     """
     reached = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
     if (reached < target) | ((above >= target) & (least_number(op, step_ptr) <= 1)):
-        n = list_all(x_ptr, list_ptr, size, TILE)
-        ties, above = tl.full((), -1, tl.int32), tl.full((), 0, tl.int64)
-        lowest, top = tl.full((), NEG_INF + 1, tl.int32), tl.full((), POS_INF, tl.int32)
-        at = tl.arange(0, PADDED)
-        for column in tl.static_range(ABOVE_FIRST, ABOVE_LAST + 1):  # pyright: ignore[reportGeneralTypeIssues]
-            tl.store(mass_ptr + at * 4 + column, (at * 0).to(tl.int64), mask=at < blocks)
-        for column in tl.static_range(ABOVE, ABOVE_WEIGHTY + 1):  # pyright: ignore[reportGeneralTypeIssues]
-            tl.store(count_ptr + at * 4 + column, at * 0, mask=at < blocks)
-        # What has a weight under the last temperature no longer counts: shards, which cannot list all, see it there.
-        tl.store(count_ptr + WEIGHTY, tl.full((), -1, tl.int32))
-        tl.debug_barrier()
+        n, ties, above, lowest, top = opened(x_ptr, mass_ptr, count_ptr, list_ptr, size, blocks, PADDED, TILE)
     return n, ties, above, lowest, top
+
+
+@triton.jit
+def opened(
+    x_ptr, mass_ptr, count_ptr, list_ptr, size, blocks, PADDED: tl.constexpr, TILE: tl.constexpr
+):
+    """The same of an open range that holds all candidates, which are listed."""
+    n = list_all(x_ptr, list_ptr, size, TILE)
+    at = tl.arange(0, PADDED)
+    for column in tl.static_range(ABOVE_FIRST, ABOVE_LAST + 1):  # pyright: ignore[reportGeneralTypeIssues]
+        tl.store(mass_ptr + at * 4 + column, (at * 0).to(tl.int64), mask=at < blocks)
+    for column in tl.static_range(ABOVE, ABOVE_WEIGHTY + 1):  # pyright: ignore[reportGeneralTypeIssues]
+        tl.store(count_ptr + at * 4 + column, at * 0, mask=at < blocks)
+    # What has a weight under the last temperature no longer counts: shards, which cannot list all, see it there.
+    tl.store(count_ptr + WEIGHTY, tl.full((), -1, tl.int32))
+    tl.debug_barrier()
+    lowest, top = tl.full((), NEG_INF + 1, tl.int32), tl.full((), POS_INF, tl.int32)
+    return n, tl.full((), -1, tl.int32), tl.full((), 0, tl.int64), lowest, top
 
 
 @triton.jit

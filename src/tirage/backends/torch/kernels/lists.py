@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import OPEN
+from tirage.backends.torch.kernels.layout import ADDENDS, OPEN
 from tirage.backends.torch.kernels.rule import NO_ID, exponent_of, is_in, key_of, value_of, weight_of
+from tirage.backends.torch.kernels.thresholds import number_of_sums, term
 
 WAYS = tl.constexpr(8)
 """Parts that a search divides its range into with each reading of the list."""
@@ -111,3 +112,25 @@ def nth_tie(
             top = tl.minimum(low + step, top)
         found = top
     return found
+
+
+@triton.jit(noinline=True)
+def sum_terms(
+    x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr
+):  # fmt: skip
+    """Write the sums that a step needs of the set, all of which is in the open range.
+
+    Not inlined: what few rows need takes no registers of the others.
+    """
+    PART: tl.constexpr = TILE // 4
+    at = tl.arange(0, WAYS)
+    sums = (at * 0).to(tl.int64)
+    for start in range(0, n, TILE):
+        # A few of a tile at a time: what is summed takes many registers.
+        for part in range(0, TILE, PART):
+            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+            for j in range(number_of_sums(op)):
+                sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
+    tl.store(sums_ptr + at, sums, mask=at < ADDENDS)
+    tl.debug_barrier()

@@ -19,31 +19,23 @@ from tirage.backends.torch.kernels.exclusion import (
 from tirage.backends.torch.kernels.first_tokens import cut_top_h, first_of_top_h, is_top_h
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
-    ABOVE_FIRST,
     ABOVE_LAST,
     ABOVE_WEIGHTY,
     ADDED,
-    ADDENDS,
     ALL_FIRST,
     ALL_LAST,
     BASE,
     FACTOR,
     FIRST_C,
-    GAP_FIRST,
-    GAP_LAST,
     GREATEST,
     HEAD_ID,
     HEAD_KEY,
     HIGH,
-    IDLE,
     IS_GREEDY,
-    LAST,
     LEAST,
     LEFT,
     LEFT_HIGH,
     LOW,
-    LOWER_LENGTH,
-    LOWER_TOP,
     LOWEST,
     MASS_TO,
     OPEN,
@@ -56,12 +48,12 @@ from tirage.backends.torch.kernels.layout import (
     TOP,
     VARYING,
     WEIGHTY,
-    WHOLE,
     WIDTH,
     constant,
     sum_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.lists import WAYS, open_count, open_keys, open_mass
+from tirage.backends.torch.kernels.levels import has_levels, is_leveled, is_removed, keep_levels, largest_left
+from tirage.backends.torch.kernels.lists import open_count, open_keys, sum_terms
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -87,18 +79,18 @@ from tirage.backends.torch.kernels.thresholds import (
     least_by_key,
     least_kept,
     least_number,
-    number_of_sums,
     reads_mass,
     reads_sums,
-    term,
     widest_of,
 )
 from tirage.backends.torch.kernels.told import tell_first, tell_greedy, tell_scale, tell_second
+from tirage.backends.torch.kernels.totals import is_in_doubt, is_plain, lower_mass, set_mass, step_at, store_base
 from tirage.exact.philox import Domain
 from tirage.operators.top_k import TOP_K
 
 _TOP_K = tl.constexpr(int(TOP_K))
 _DRAW = tl.constexpr(int(Domain.DRAW))
+_BY_LEVELS, _BY_CUTS = tl.constexpr(True), tl.constexpr(False)
 
 
 # --- the steps of one row --------------------------------------------------------------------------------------------
@@ -134,36 +126,6 @@ def range_of(row_ptr, count_ptr, n, blocks, PADDED: tl.constexpr):
     if lowest + 1 == top:
         ties = sum_of(count_ptr, OPEN, blocks, PADDED)
     return lowest, top, ties
-
-
-@triton.jit
-def is_plain(meta_ptr, row_ptr):
-    """Whether a row has one temperature, and no open range."""
-    is_closed = tl.load(row_ptr + LOWEST) >= tl.load(row_ptr + TOP)
-    return is_closed & (constant(meta_ptr, FIRST_C) == constant(row_ptr, LAST))
-
-
-@triton.jit
-def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
-    """(mass of the row, mass above its open range) under the first temperature, or under the last."""
-    # The numbers under the last one stand behind those under the first.
-    mass_ptr += tl.where(is_first, 0, 1)
-    return sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
-
-
-@triton.jit
-def lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE: tl.constexpr):
-    """What the tokens of a set weigh below its open range, where a threshold cut it in the lower one."""
-    PART: tl.constexpr = TILE // 4
-    total = tl.full((), 0, tl.int64)
-    if cut_key < tl.load(row_ptr + LOWER_TOP):
-        total = tl.load(sums_ptr + tl.where(c == constant(meta_ptr, FIRST_C), GAP_FIRST, GAP_LAST))
-        n = tl.load(row_ptr + LOWER_LENGTH)
-        for start in range(0, n, PART):
-            at = start + tl.arange(0, PART)
-            key = tl.load(list_ptr + size - 1 - at, mask=at < n, other=NEG_INF)
-            total += tl.sum(tl.where(key >= cut_key, weight_of(exponent_of(value_of(key), m, c)), 0), 0)
-    return total
 
 
 # fmt: off
@@ -205,51 +167,71 @@ def resolve_row(
         else:
             # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
             place = row.to(tl.int32) * blocks * 4
-            token, lp, support = draw_row(
-                x_ptr + row * size, mass_ptr + place, count_ptr + place,
-                sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
-                row_ptr + row * WIDTH, spared_ptr, size, blocks, steps, spares, BLOCK, PADDED, TILE,
-            )
+            if has_levels(meta_ptr, steps):
+                token, lp, support = draw_by_levels(
+                    x_ptr + row * size, mass_ptr + place, count_ptr + place,
+                    sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
+                    row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
+                )
+            else:
+                token, lp, support = draw_row(
+                    x_ptr + row * size, mass_ptr + place, count_ptr + place,
+                    sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
+                    row_ptr + row * WIDTH, spared_ptr, size, blocks, steps, spares, _BY_CUTS, BLOCK, PADDED, TILE,
+                )
     return token, lp, support
+
+
+@triton.jit(noinline=True)
+def draw_by_levels(
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, size, blocks, steps,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """What `draw_row` gives of a row with a typical: a function of its own, as that takes too many registers."""
+    return draw_row(
+        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, count_ptr, size, blocks, steps, 0,
+        _BY_LEVELS, BLOCK, PADDED, TILE,
+    )
 
 
 @triton.jit
 def draw_row(
     x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, spared_ptr, size, blocks, steps, spares,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    LEVELS: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
+    """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1.
+
+    A row with `LEVELS` has a typical, and no XTC; others have none.
+    """
     lowest, top, ties = range_of(row_ptr, count_ptr, n, blocks, PADDED)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
     store_base(sums_ptr, sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), True)
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     for s in range(steps):
-        step_ptr, op = step_at(meta_ptr, row_ptr, s)
+        step_ptr, op = step_at(
+            x_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, s, lowest, top, cut_key, cut_id, blocks, PADDED,
+            TILE,
+        )
         if is_temperature(op):
-            c, cut_key, cut_id = after_temperature(
-                x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
-                size, TILE,
-            )
-        total = tl.load(sums_ptr + BASE, cache_modifier=".cg")
-        above = total
-        if (is_temperature(op) | is_top_p(op) | reads_mass(op) | is_xtc(op)) & (is_plain(meta_ptr, row_ptr) == 0):
-            total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
-            if cut_key > NEG_INF:
-                total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-            store_base(sums_ptr, total, is_temperature(op))
-        if least_number(op, step_ptr) > 1:
-            number = set_size(x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED, TILE)
-            op = tl.where(number < least_number(op, step_ptr), 0, op)  # no token may go
+            if LEVELS:
+                m, c = largest_left(row_ptr), constant(step_ptr, 1)
+            else:
+                c, cut_key, cut_id = after_temperature(
+                    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m,
+                    c, size, TILE,
+                )
+        total, above = set_mass(
+            x_ptr, mass_ptr, list_ptr, sums_ptr, meta_ptr, row_ptr, n, ties, op, lowest, cut_key, cut_id, m, c,
+            blocks, PADDED, TILE,
+        )
         if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
             cut_key, cut_id, ties = cut_to_key(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m,
                 c, TILE,
             )
         if is_top_p(op):
-            is_known = (tl.load(row_ptr + WHOLE) != 0) | is_dynamic(tl.load(meta_ptr + SUMMED))
-            doubt = (is_known == 0) & (cut_key == NEG_INF)
             total += lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE)
-            total, target = goal_of(step_ptr, sums_ptr, total, doubt)
+            total, target, doubt = goal_of(step_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, total)
             if target <= total:
                 if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
                     n, ties, above, lowest, top = reopened(
@@ -267,40 +249,34 @@ def draw_row(
             )
             if is_top_h(op) & (ties < 0):
                 n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
-        if is_xtc(op):
+        if LEVELS:
+            if is_leveled(op) & (lowest < top):
+                n, ties, lowest, top, cut_key, cut_id = keep_levels(
+                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest,
+                    top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+                )
+        elif is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
                 blocks, BLOCK, PADDED, TILE,
             )
     return draw(
         x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, lowest,
-        cut_key, cut_id, m, c, trimmed, size, blocks, steps, spares, BLOCK, PADDED, TILE,
+        cut_key, cut_id, m, c, trimmed, size, blocks, steps, spares, LEVELS, BLOCK, PADDED, TILE,
     )
 
 
 @triton.jit
-def step_at(meta_ptr, row_ptr, s):
-    """(the numbers of the step s, its operation): 0 for one that removes nothing, as `bound` found."""
-    step_ptr = meta_ptr + PROGRAM + s * 6
-    return step_ptr, tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr))
-
-
-@triton.jit
-def store_base(sums_ptr, total, is_base):
-    """Write the mass of a set that a temperature saw, if this is one: it would take registers until it is read."""
-    tl.store(sums_ptr + BASE, total, mask=is_base)
-    tl.debug_barrier()
-
-
-@triton.jit
-def goal_of(step_ptr, sums_ptr, total, doubt):
-    """(mass of the set, mass that a top-p must reach); in doubt the greatest that they may be."""
+def goal_of(step_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, total):
+    """(mass of the set, mass that a top-p must reach, whether they are in doubt); in doubt the greatest that they may
+    be."""
+    doubt = is_in_doubt(meta_ptr, row_ptr, cut_key)
     base = tl.load(sums_ptr + BASE, cache_modifier=".cg")
     judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
     if doubt:
         judged_on = tl.minimum(tl.load(sums_ptr + MASS_TO), tl.load(sums_ptr + 1))
         total = judged_on
-    return total, target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
+    return total, target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2)), doubt
 
 
 @triton.jit
@@ -341,24 +317,12 @@ def last_scale_of(meta_ptr, row_ptr, steps):
 
 
 @triton.jit
-def set_size(
-    x_ptr, count_ptr, list_ptr, n, ties, lowest, top, cut_key, cut_id, blocks, PADDED: tl.constexpr, TILE: tl.constexpr
-):
-    """How many tokens the set holds; 0 where there is no open range, as nothing is cut then."""
-    number = tl.full((), 0, tl.int32)
-    if lowest < top:
-        number = sum_of(count_ptr, ABOVE, blocks, PADDED)
-        number += open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
-    return number
-
-
-@triton.jit
 def least_key(
     x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c,
     TILE: tl.constexpr,
 ):
     """The least key that a step with a threshold keeps, of a set with the mass `total`."""
-    high = tl.load(row_ptr + HIGH)
+    high = tl.minimum(tl.load(row_ptr + HIGH), tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"))
     key = high
     is_row = (tl.load(row_ptr + ADDED) != 0) & (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF)
     if is_min_p(op, step_ptr) | is_by_logit(op):
@@ -439,26 +403,6 @@ def threshold(
     return least_kept(op, limit, least, m, c, high, widest)
 
 
-@triton.jit(noinline=True)
-def sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr):
-    """Write the sums that a step needs of the set, all of which is in the open range.
-
-    Not inlined: what few rows need takes no registers of the others.
-    """
-    PART: tl.constexpr = TILE // 4
-    at = tl.arange(0, WAYS)
-    sums = (at * 0).to(tl.int64)
-    for start in range(0, n, TILE):
-        # A few of a tile at a time: what is summed takes many registers.
-        for part in range(0, TILE, PART):
-            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            for j in range(number_of_sums(op)):
-                sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
-    tl.store(sums_ptr + at, sums, mask=at < ADDENDS)
-    tl.debug_barrier()
-
-
 @triton.jit
 def after_temperature(
     x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c, size,
@@ -499,8 +443,9 @@ def constant_after(
 
 @triton.jit
 def draw(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, lowest, cut_key,
-    cut_id, m, c, trimmed, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, meta_ptr, row_ptr, spared_ptr, n, ties, lowest, cut_key, cut_id,
+    m, c, trimmed, size, blocks, steps, spares,
+    LEVELS: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
     left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
@@ -511,7 +456,9 @@ def draw(
         x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
         blocks, BLOCK, PADDED, TILE,
     )
-    total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
+    total, share = tl.sum(each, 0), tl.full((), -1, tl.int64)
+    if not LEVELS:
+        share = share_of_xtc(meta_ptr, steps)
     total_on, from_m = total, m
     tell_first(sums_ptr, row_ptr, share, cut_key, cut_id, trimmed, left, total)
     head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
@@ -525,9 +472,11 @@ def draw(
             each, from_m = others, value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))
             head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
             head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
+    if LEVELS:
+        head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
     token = drawn_from(
         x_ptr, each, uniform_of(meta_ptr), row_ptr, spared_ptr, spares, head_key, head_id, cut_key, cut_id, from_m, c,
-        trimmed, left, size, blocks, BLOCK, PADDED,
+        trimmed, left, size, blocks, LEVELS, BLOCK, PADDED,
     )
     if share >= 0:
         tell_second(sums_ptr, row_ptr, c, cut_key, cut_id, total_on)
@@ -575,7 +524,7 @@ def weighed(
 @triton.jit
 def drawn_from(
     x_ptr, each, u, row_ptr, spared_ptr, spares, head_key, head_id, cut_key, cut_id, m, c, trimmed, left, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+    LEVELS: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ):
     """The token: the block in which the running sum of weights passes the uniform `u`, then its token there."""
     there = tl.arange(0, PADDED) < blocks
@@ -588,7 +537,10 @@ def drawn_from(
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
     gone = is_before(key_of(x), ids, head_key, head_id)
-    gone = gone & (is_spared(ids, gone, row_ptr, spared_ptr, spares) == 0)
+    if LEVELS:
+        gone = gone | is_removed(key_of(x), ids, row_ptr)
+    else:
+        gone = gone & (is_spared(ids, gone, row_ptr, spared_ptr, spares) == 0)
     kept = is_in(key_of(x), ids, cut_key, cut_id) & (gone == 0)
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)

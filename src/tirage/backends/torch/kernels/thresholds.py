@@ -318,7 +318,7 @@ def least_by_key(op, step_ptr, m, c, high):
     """The least key that a min-p or a part of the largest logit keeps."""
     key = high
     if is_min_p(op, step_ptr):
-        key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
+        key = lowest_key(tl.load(step_ptr + 1).to(tl.int32) + exponent_of(value_of(high), m, c), m, c, high)
     elif is_by_logit(op):
         key = least_by_logit(step_ptr, high)
     return key
