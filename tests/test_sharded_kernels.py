@@ -19,7 +19,7 @@ JOBS = (17, *range(8), 2000, 3000, 4000, 4002, 4013, 5000, 5001, 8500, 8505)
 `triton_jobs.program_job`."""
 SECOND_JOBS = (10000, 10001, 10003, 10008, 10010, 10015, 20000, 20001)
 """Programs with a top-p behind a second temperature, which now and then is looked for again."""
-DYNAMIC_JOBS = (1002, 1003, 1006, 1026, 6000, 6001, 6504, 20002)
+DYNAMIC_JOBS = (1002, 6002, 1003, 1026, 6000, 6001, 6504, 20002)
 """Programs with a dynamic temperature, alone, before and behind other filters."""
 XTC_JOBS = (30002, 30013, 1000, 1001, 1018, 1031, 7007, 7010, 8001, 8003, 8019, 8022)
 """Programs with XTC: alone, behind filters, before a temperature, and with tokens that it spares."""
@@ -51,13 +51,13 @@ MISTAKES = {
         "",
     ),
     ("two temperatures", "a second look is no surer"): ("is_certain=True", "is_certain=False"),
-    ("dynamic temperatures", "sums are those of one shard"): (
-        "rows.added[:, :_TERMS] += total",
-        "rows.added[:, :_TERMS] += part.added",
+    ("dynamic temperatures", "sums are half of what they are"): (
+        "rows.added[:, :_TERMS] += total[:, :_TERMS]",
+        "rows.added[:, :_TERMS] += total[:, :_TERMS] // 2",
     ),
-    ("dynamic temperatures", "the mass of a row that is summed is one shard's"): (
+    ("dynamic temperatures", "the mass of a row that is summed is half of what it is"): (
         "_ALL_FIRST] = total[:, _TERMS]",
-        "_ALL_FIRST] = masses[:, 0]",
+        "_ALL_FIRST] = total[:, _TERMS] // 2",
     ),
     ("dynamic temperatures", "places of no token are listed"): (
         "np.minimum(plan.meta[:, _LISTED], size)",
