@@ -247,7 +247,7 @@ def draw_row(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
                 BLOCK, PADDED, TILE,
             )
-            if is_top_h(op) & (ties < 0):
+            if is_top_h(op) & (ties < 0):  # pyright: ignore[reportOperatorIssue]
                 n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
         if LEVELS:
             if is_leveled(op) & (lowest < top):
