@@ -187,7 +187,8 @@ def draw_by_levels(
     x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, size, blocks, steps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """What `draw_row` gives of a row with a typical: a function of its own, as that takes too many registers."""
+    """What `draw_row` gives of a row with a typical, and so without XTC: a function of its own, as others have no
+    registers left for it."""
     return draw_row(
         x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, count_ptr, size, blocks, steps, 0,
         _BY_LEVELS, BLOCK, PADDED, TILE,
@@ -199,10 +200,7 @@ def draw_row(
     x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, spared_ptr, size, blocks, steps, spares,
     LEVELS: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1.
-
-    A row with `LEVELS` has a typical, and no XTC; others have none.
-    """
+    """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
     lowest, top, ties = range_of(row_ptr, count_ptr, n, blocks, PADDED)
     m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
     store_base(sums_ptr, sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), True)
@@ -210,20 +208,17 @@ def draw_row(
     for s in range(steps):
         step_ptr, op = step_at(
             x_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, s, lowest, top, cut_key, cut_id, blocks, PADDED,
-            TILE,
-        )
+            TILE)
         if is_temperature(op):
             if LEVELS:
                 m, c = largest_left(row_ptr), constant(step_ptr, 1)
             else:
                 c, cut_key, cut_id = after_temperature(
-                    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m,
-                    c, size, TILE,
-                )
+                    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
+                    size, TILE)
         total, above = set_mass(
             x_ptr, mass_ptr, list_ptr, sums_ptr, meta_ptr, row_ptr, n, ties, op, lowest, cut_key, cut_id, m, c,
-            blocks, PADDED, TILE,
-        )
+            blocks, PADDED, TILE)
         if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
             cut_key, cut_id, ties = cut_to_key(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m,
@@ -253,8 +248,7 @@ def draw_row(
             if is_leveled(op) & (lowest < top):
                 n, ties, lowest, top, cut_key, cut_id = keep_levels(
                     x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest,
-                    top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
-                )
+                    top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE)
         elif is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,

@@ -43,8 +43,8 @@ from tirage.backends.torch.kernels.passes import split_block, weigh_block
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import mean_of, summed
 
-_MANY = tl.constexpr(32)
-"""A row of whose tokens one in so many is open is read once more: each is read some 24 times otherwise."""
+_MANY = tl.constexpr(16)
+"""A row of whose tokens more than one in so many is open is read once more: each is read some 18 times otherwise."""
 _KNOWN_SUMS, _LIKELY = tl.constexpr(True), tl.constexpr(False)
 
 
