@@ -208,35 +208,30 @@ def draw_row(
     for s in range(steps):
         step_ptr, op = step_at(
             x_ptr, count_ptr, list_ptr, meta_ptr, row_ptr, n, ties, s, lowest, top, cut_key, cut_id, blocks, PADDED,
-            TILE)
+            TILE,
+        )
         if is_temperature(op):
             if LEVELS:
                 m, c = largest_left(row_ptr), constant(step_ptr, 1)
             else:
                 c, cut_key, cut_id = after_temperature(
                     x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
-                    size, TILE)
+                    size, TILE,
+                )
         total, above = set_mass(
             x_ptr, mass_ptr, list_ptr, sums_ptr, meta_ptr, row_ptr, n, ties, op, lowest, cut_key, cut_id, m, c,
-            blocks, PADDED, TILE)
+            blocks, PADDED, TILE,
+        )
         if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
             cut_key, cut_id, ties = cut_to_key(
                 x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, lowest, cut_key, cut_id, m,
                 c, TILE,
             )
         if is_top_p(op):
-            total += lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE)
-            total, target, doubt = goal_of(step_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, total)
-            if target <= total:
-                if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
-                    n, ties, above, lowest, top = reopened(
-                        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, op, step_ptr, lowest, top,
-                        cut_key, cut_id, m, c, size, blocks, PADDED, TILE,
-                    )
-                cut_key, cut_id, ties, trimmed = cut_top_p(
-                    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
-                    cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
-                )
+            n, ties, lowest, top, cut_key, cut_id, trimmed = cut_to_mass(
+                x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, above,
+                lowest, top, cut_key, cut_id, m, c, trimmed, size, blocks, BLOCK, PADDED, TILE,
+            )
         if ((op == _TOP_K) | is_top_h(op) | (least_number(op, step_ptr) > 1)) & (lowest < top):
             cut_key, cut_id, ties, trimmed = cut_to_number(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, lowest, top, cut_key, cut_id, trimmed, size, blocks,
@@ -248,7 +243,8 @@ def draw_row(
             if is_leveled(op) & (lowest < top):
                 n, ties, lowest, top, cut_key, cut_id = keep_levels(
                     x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest,
-                    top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE)
+                    top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+                )
         elif is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
@@ -342,6 +338,28 @@ def cut_to_key(
     cut_id = tl.where(key > cut_key, NO_ID, cut_id)
     ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
     return tl.maximum(cut_key, key), cut_id, ties
+
+
+@triton.jit
+def cut_to_mass(
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, total, above, lowest, top,
+    cut_key, cut_id, m, c, trimmed, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+):
+    """(length of the list, ties, lowest key, key above, cut_key, cut_id, trimmed id) after a top-p of a set with the
+    mass `total`, but for what is below its open range."""
+    total += lower_mass(list_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, m, c, size, TILE)
+    total, target, doubt = goal_of(step_ptr, sums_ptr, meta_ptr, row_ptr, cut_key, total)
+    if target <= total:
+        if (cut_key == NEG_INF) & (c != constant(meta_ptr, FIRST_C)):
+            n, ties, above, lowest, top = reopened(
+                x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, above, target, op, step_ptr, lowest, top, cut_key,
+                cut_id, m, c, size, blocks, PADDED, TILE,
+            )
+        cut_key, cut_id, ties, trimmed = cut_top_p(
+            x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
+            cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+        )
+    return n, ties, lowest, top, cut_key, cut_id, trimmed
 
 
 @triton.jit
