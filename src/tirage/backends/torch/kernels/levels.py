@@ -30,6 +30,7 @@ from tirage.backends.torch.kernels.layout import (
 )
 from tirage.backends.torch.kernels.level_ranges import has_levels, is_leveled
 from tirage.backends.torch.kernels.lists import WAYS, open_count, open_keys, sum_terms
+from tirage.backends.torch.kernels.narrowing import put_first
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -231,13 +232,12 @@ def ranked(
     start = tl.where(is_upper, upper, last_key)
     # What is below the last level above the mean stays.
     tl.store(row_ptr + HOLE_END, tl.where(is_upper & (level > 0), upper - 1, POS_INF))
-    before = tl.full((), 0, tl.int32)
     if ties < 0:
-        before -= open_count(x_ptr, list_ptr, n, ties, end, cut_key, cut_id, TILE)
+        n = put_first(x_ptr, list_ptr, n, start, end, TILE)
     else:
         start, end = lowest, lowest + 1
     key, ids, _ = cut_top_k(
-        x_ptr, count_ptr, list_ptr, n, ties, before, needed, 0, start, end, cut_key, cut_id, size, blocks, BLOCK,
+        x_ptr, count_ptr, list_ptr, n, ties, n * 0, needed, 0, start, end, cut_key, cut_id, size, blocks, BLOCK,
         PADDED, TILE,
     )
     tl.store(row_ptr + HOLE_KEY, key)
