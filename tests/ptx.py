@@ -66,12 +66,12 @@ _OWN = {"append": {"length_ptr": "*i64"}} | {
     name: {"given_ptr": "*fp32", "ends_ptr": "*i64"} for name in ("view_ends", "view_weigh")
 }
 """Arguments that have another type in some kernels."""
-_SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256, "LONG": 512, "CERTAIN": False}
+_SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256, "LONG": 512, "CERTAIN": False, "LEVELED": False}
 
 
 _LAUNCHED = {
     "BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE, "LONG": 2 * triton_launch.TILE,
-    "CERTAIN": False,
+    "CERTAIN": False, "LEVELED": False,
 }  # fmt: skip
 _FIRST = ("measure", "weigh", "bound", "split", "split_first", "resolve", "general", "log_masses")
 _OF_SLOTS = {
@@ -93,7 +93,11 @@ def compiled(kernel: Any, *, fusion: bool = False) -> str:
 
 
 def as_launched(name: str, capability: int) -> str:
-    """The PTX of one of our kernels with the sizes and options of a launch over 128,000 logits."""
+    """The PTX of one of our kernels with the sizes and options of a launch over 128,000 logits.
+
+    What follows the name is a switch of the kernel that is on.
+    """
+    name, *switches = name.split()
     options: dict[str, Any] = triton_launch.EXACT
     if name in ("measure", "measure_slots", "view_ends"):
         options = triton_launch.FIRST
@@ -102,7 +106,7 @@ def as_launched(name: str, capability: int) -> str:
     sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
     if name in ("view_ends", "view_weigh"):
         sizes = sizes | {"BLOCK": launches.VIEWED}
-    return _compiled(getattr(kernels, name), sizes, capability, options)
+    return _compiled(getattr(kernels, name), sizes | dict.fromkeys(switches, True), capability, options)
 
 
 def assembled(name: str, capability: int, folder: Path) -> str:

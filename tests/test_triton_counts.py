@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from platforms import needs_newest_triton, needs_triton
 from test_triton_hostile import started
+from typical_rows import LEVELS
 
 pytestmark = [needs_triton, needs_newest_triton]
 
@@ -33,7 +34,7 @@ FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 FAR_APART = {"one far below": 2.6, "rough plateaus": 8.0}
 """What is read where the bounds of top-n-sigma's threshold enclose many tokens: of the latter a quarter is open even
 when the sums are known, as so many share a lane."""
-SUMMED_FIRST = ("sigma, top-p and epsilon", "typical", "low typical")
+SUMMED_FIRST = ("sigma, top-p and epsilon", *LEVELS)
 """Requests whose rows are split by another launch, which tells whether their sums say more than their bounds."""
 ROUGH_LEVELS = {"low typical": 3.4, "typical by rank": 2.8, "typical behind others": 2.8}
 """What is read of `rough plateaus`, where a typical does not end where it likely does, or a top-k cuts in a lane."""

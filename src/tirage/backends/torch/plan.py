@@ -90,7 +90,7 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or may have to be read for its sums first. `planes`: the numbers for each token
+    drawn by passes draws, filters, or is one that `is_weighed`. `planes`: the numbers for each token
     that rows which are drawn as a set need room for.
     """
 
@@ -188,11 +188,12 @@ def summed(programs: NDArray[np.int64]) -> NDArray[np.int64]:
 def is_weighed(ops: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [B]: rows of `ops` [B, S] that are read before it is known what has to be looked at, or may be.
 
-    These have a temperature or a typical by sums of the row, or another filter behind a threshold by them.
+    These have a temperature by sums of the row, or another filter behind a threshold by them, or a typical: by sums of
+    the row or not, it takes more registers than other filters.
     """
     behind = np.cumsum(ops == sums[:, None], axis=1) - (ops == sums[:, None]) > 0
     cuts = (behind & (ops >= FIRST_FILTER) & (ops != TEMPERATURE)).any(axis=1)
-    return np.isin(sums, (*DYNAMIC, *LEVELS)) | ((sums > 0) & cuts)
+    return np.isin(sums, DYNAMIC) | np.isin(ops, LEVELS).any(axis=1) | ((sums > 0) & cuts)
 
 
 def _leaves_few(programs: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -293,7 +293,7 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
             **WIDE,
         )
     else:
-        _RESOLVE[b,](*passed, spared, *found, *shape, steps, beside.spares, **sizes, **WIDE)
+        _RESOLVE[b,](*passed, spared, *found, *shape, steps, beside.spares, LEVELED=work.sums, **sizes, **WIDE)
     return token, logprob, support, status
 
 

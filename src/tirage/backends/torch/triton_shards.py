@@ -517,6 +517,7 @@ class ShardPasses:
             BLOCK=self.blocks.size,
             PADDED=self.padded,
             TILE=self.tile,
+            LEVELED=False,
             **whole.WIDE,
         )
         return Found(token=token, logprob=logprob, support=support, tables=every)

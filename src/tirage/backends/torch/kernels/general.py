@@ -84,7 +84,7 @@ from tirage.operators.adaptive_p import ADAPTIVE_P, INVERSE_WIDTH
 from tirage.operators.smoothing import SMOOTH
 
 _AS_SET, _SMOOTH = tl.constexpr(AS_SET), tl.constexpr(int(SMOOTH))
-_FEW = tl.constexpr(FEW)
+_FEW, _LEVELED = tl.constexpr(FEW), tl.constexpr(True)
 _END, _FIRST_FILTER, _ADAPTIVE_P = tl.constexpr(END), tl.constexpr(FIRST_FILTER), tl.constexpr(int(ADAPTIVE_P))
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _CERTAIN = tl.constexpr(1 << 40)
@@ -122,7 +122,7 @@ def general(
     else:
         token, lp, support = resolve_row(
             x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
-            spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE,
+            spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE, _LEVELED,
         )
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)

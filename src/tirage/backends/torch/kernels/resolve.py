@@ -133,16 +133,16 @@ def range_of(row_ptr, count_ptr, n, blocks, PADDED: tl.constexpr):
 def resolve(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
     spared_ptr, token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps, spares,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LEVELED: tl.constexpr,
 ):
     """Run the steps of one row on its open range and draw: token, logprob and support.
 
-    `spares` is how many words of a slot say which tokens XTC never removes.
+    `spares` is how many words of a slot say which tokens XTC never removes. A row has a typical only where `LEVELED`.
     """
     row = tl.program_id(0).to(tl.int64)
     token, lp, support = resolve_row(
         x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
-        spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE,
+        spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE, LEVELED,
     )
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)
@@ -152,7 +152,8 @@ def resolve(
 @triton.jit
 def resolve_row(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, spared_ptr,
-    row, columns, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    row, columns, size, blocks, steps, spares,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LEVELED: tl.constexpr,
 ):
     """(token, logprob, support) of one row; -1, NaN and 0 of one that has no token."""
     token, lp, support = tl.full((), -1, tl.int32), tl.full((), float("nan"), tl.float32), tl.full((), 0, tl.int32)
@@ -167,11 +168,10 @@ def resolve_row(
         else:
             # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
             place = row.to(tl.int32) * blocks * 4
-            if has_levels(meta_ptr, steps):
+            if LEVELED and has_levels(meta_ptr, steps):
                 token, lp, support = draw_by_levels(
-                    x_ptr + row * size, mass_ptr + place, count_ptr + place,
-                    sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
-                    row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
+                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, size, blocks,
+                    steps, BLOCK, PADDED, TILE,
                 )
             else:
                 token, lp, support = draw_row(
@@ -184,14 +184,17 @@ def resolve_row(
 
 @triton.jit(noinline=True)
 def draw_by_levels(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, size, blocks, steps,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, size, blocks, steps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """What `draw_row` gives of a row with a typical, and so without XTC: a function of its own, as others have no
     registers left for it."""
+    row = tl.program_id(0).to(tl.int64)
+    place = row.to(tl.int32) * blocks * 4
     return draw_row(
-        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, count_ptr, size, blocks, steps, 0,
-        _BY_LEVELS, BLOCK, PADDED, TILE,
+        x_ptr + row * size, mass_ptr + place, count_ptr + place, sums_ptr + row * SUMMANDS, list_ptr + row * size,
+        tl.load(length_ptr + row), meta_ptr, row_ptr + row * WIDTH, length_ptr, size, blocks, steps, 0, _BY_LEVELS,
+        BLOCK, PADDED, TILE,
     )
 
 
