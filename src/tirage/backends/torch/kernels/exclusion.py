@@ -63,7 +63,7 @@ def is_on(meta_ptr, share):
 
 
 # fmt: off
-@triton.jit
+@triton.jit(noinline=True)
 def find_head(
     x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
     blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
