@@ -13,6 +13,7 @@ from tirage.backends.torch.kernels.carry import CARRIED, follow
 from tirage.backends.torch.kernels.entropy import is_temperature
 from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
 from tirage.backends.torch.kernels.layout import HIGH, IS_GREEDY, LOW, PROGRAM, SUMMANDS, VARYING, WIDTH, constant
+from tirage.backends.torch.kernels.level_ranges import has_levels
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
@@ -76,15 +77,15 @@ from tirage.backends.torch.kernels.sets import (
 from tirage.backends.torch.kernels.steps import base_of, is_joint, run_step
 from tirage.backends.torch.kernels.thresholds import is_xtc
 from tirage.backends.torch.kernels.told import is_told, tell_set
-from tirage.backends.torch.plan import AS_SET
+from tirage.backends.torch.plan import AS_SET, BY_PASSES
 from tirage.exact import numbers
 from tirage.exact.numbers import LOG2E_23
 from tirage.operators import END, FIRST_FILTER
 from tirage.operators.adaptive_p import ADAPTIVE_P, INVERSE_WIDTH
 from tirage.operators.smoothing import SMOOTH
 
-_AS_SET, _SMOOTH = tl.constexpr(AS_SET), tl.constexpr(int(SMOOTH))
-_FEW, _LEVELED = tl.constexpr(FEW), tl.constexpr(True)
+_AS_SET, _BY_PASSES, _SMOOTH = tl.constexpr(AS_SET), tl.constexpr(BY_PASSES), tl.constexpr(int(SMOOTH))
+_FEW, _LEVELED = tl.constexpr(FEW), tl.constexpr(False)
 _END, _FIRST_FILTER, _ADAPTIVE_P = tl.constexpr(END), tl.constexpr(FIRST_FILTER), tl.constexpr(int(ADAPTIVE_P))
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _CERTAIN = tl.constexpr(1 << 40)
@@ -111,7 +112,10 @@ def general(
     tokens of a row, is -1.
     """
     row = tl.program_id(0).to(tl.int64)
-    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
+    kind = tl.load(meta_ptr + row * columns + IS_GREEDY)
+    # There are no registers for a typical beside other steps of rows that passes draw.
+    is_set = (kind == _AS_SET) | ((kind == _BY_PASSES) & has_levels(meta_ptr + row * columns, steps))
+    if (tl.load(status_ptr + row) == 0) & is_set:
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
         spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
         spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
@@ -199,7 +203,7 @@ def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, row_ptr, size, steps, planes,
     return token, lp, support
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def smooth(x_ptr, meta_ptr, row_ptr, size, steps, TILE: tl.constexpr):
     """Changes the logits of a row that has a smoothing, by their distances from the largest one (SPEC.md S-N8).
 
@@ -391,7 +395,7 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
     return token
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def spare(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: tl.constexpr):
     """Writes the bit of what XTC spares for each token of a row that has one, and no mark."""
     PART: tl.constexpr = TILE // 4

@@ -25,7 +25,7 @@ def reached_key(
 
     What is summed up are weights, or numbers of tokens; that of what stands above the range [lowest, top) is `above`.
     """
-    FEW: tl.constexpr = TILE // 4
+    FEW: tl.constexpr = TILE // 8
     low, end, goal = lowest.to(tl.int64), top.to(tl.int64), target - above
     while (n > FEW) & (low + 1 < end):
         step = tl.cdiv(end - low, WAYS)

@@ -170,8 +170,8 @@ def resolve_row(
             place = row.to(tl.int32) * blocks * 4
             if LEVELED and has_levels(meta_ptr, steps):
                 token, lp, support = draw_by_levels(
-                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, size, blocks,
-                    steps, BLOCK, PADDED, TILE,
+                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr,
+                    row.to(tl.int32), size, blocks, steps, BLOCK, PADDED, TILE,
                 )
             else:
                 token, lp, support = draw_row(
@@ -184,13 +184,12 @@ def resolve_row(
 
 @triton.jit(noinline=True)
 def draw_by_levels(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, size, blocks, steps,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, row, size, blocks, steps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """What `draw_row` gives of a row with a typical, and so without XTC: a function of its own, as others have no
     registers left for it."""
-    row = tl.program_id(0).to(tl.int64)
-    place = row.to(tl.int32) * blocks * 4
+    place, row = row * blocks * 4, row.to(tl.int64)
     return draw_row(
         x_ptr + row * size, mass_ptr + place, count_ptr + place, sums_ptr + row * SUMMANDS, list_ptr + row * size,
         tl.load(length_ptr + row), meta_ptr, row_ptr + row * WIDTH, length_ptr, size, blocks, steps, 0, _BY_LEVELS,

@@ -109,7 +109,7 @@ def is_told(scale_ptr, slot_ptr):
 
 
 # fmt: off
-@triton.jit
+@triton.jit(noinline=True)
 def tell_set(sums_ptr, kept_ptr, list_ptr, state_ptr, size, keeps, TILE: tl.constexpr):
     """Writes the laws of a row that was drawn as a set, from its words, and marks its tokens if it `keeps` so many."""
     share = word(state_ptr, SHARE)
