@@ -43,7 +43,10 @@ MISTAKES = {
     "a row is smoothed that is not finite": ("return is_spoiled(top).to(tl.int32)", "return tl.full((), 0, tl.int32)"),
     "edits before a smoothing run again": ("place += place_of_smoothing(edits_ptr, places)", "place += 0"),
     "edits behind a smoothing run before it": ("                end = places\n", "                end += 0\n"),
-    "a histogram is not left empty": ("tl.store(bins_ptr + tl.arange(0, LANES), tl.where(is_left, counts, 0))", "pass"),
+    "a histogram is not left empty": (
+        "tl.store(bins_ptr + tl.arange(0, LANES), tl.where(left != 0, counts, 0))",
+        "pass",
+    ),
     "the smallest bfloat16 are zeros": (
         "x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)",
         "x = cleaned((bits.to(tl.int32) << 16).to(tl.float32, bitcast=True))",

@@ -195,7 +195,7 @@ def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.M
             for planes in range(5):
                 launched(rows, filters, planes)
     assert {name: len(keys) for name, keys in found.items()} == dict.fromkeys(
-        ("measure", "weigh", "bound", "split", "resolve", "general"), 1
+        ("measure", "bound", "split_first", "split", "resolve", "general"), 1
     )
     for name in ("measure", "bound", "resolve"):
         for parameter in getattr(triton, f"_{name.upper()}").params:

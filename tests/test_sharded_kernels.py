@@ -47,7 +47,7 @@ MISTAKES = {
         "count[:, 0, _WEIGHTY] < -1)",
     ),
     ("two temperatures", "nothing tells that a cut is not where it likely is"): (
-        "        tl.store(count_ptr + WEIGHTY, tl.full((), -1, tl.int32))\n",
+        "    tl.store(count_ptr + WEIGHTY, tl.full((), -1, tl.int32))\n",
         "",
     ),
     ("two temperatures", "a second look is no surer"): ("is_certain=True", "is_certain=False"),

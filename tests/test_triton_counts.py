@@ -82,7 +82,7 @@ def test_large_batches_of_unlike_rows_are_read_no_oftener(rows: int) -> None:
     for name, counts in counted("mixed counts", rows, 2):
         is_greedy = name == "all, greedy"
         assert counts["reads"] <= (1.02 if is_greedy else 2.0), name
-        assert counts["launches"] <= (2 if is_greedy else 4), name
+        assert counts["launches"] <= (2 if is_greedy else 5), name
         assert counts["scratch"] <= (0.02 if is_greedy else 1.04), name
 
 

@@ -152,7 +152,7 @@ FURTHER_MISTAKES = {
     "a dynamic temperature leaves its set closed": ("(is_dynamic(op) & is_listed)", "(is_dynamic(op) & (op < 0))"),
     "a dynamic temperature is forgotten in the end": ("scale = scaled(step_ptr, 2, factor)", "scale = before"),
     "a dynamic temperature forgets thresholds before it": (
-        "tl.where(key_of(x) >= least, x,",
+        "tl.where(key_of(x) >= least_entering(meta_ptr, op, m, c, high, steps), x,",
         "tl.where(key_of(x) > NEG_INF, x,",
     ),
     "a listed set that nothing cut is the row": (

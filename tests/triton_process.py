@@ -164,7 +164,7 @@ def masses(jobs: Sequence[int], rows: int) -> list[Compared]:
     for number in jobs:
         job = program_job(number, rows)
         x, drawing, bound = as_logits(job.logits), plan.DrawPlan.of(job.rows), MagicMock()
-        rest = {name: MagicMock() for name in ("_WEIGH", "_SPLIT", "_RESOLVE", "_GENERAL")}
+        rest = {name: MagicMock() for name in ("_SPLIT_FIRST", "_SPLIT", "_RESOLVE", "_GENERAL")}
         needs, bad = {**drawing.needs, "draws": True, "filters": True}, torch.zeros(rows, dtype=torch.bool)
         with patch.multiple(triton, _BOUND=bound, **rest), np.errstate(all="ignore"):
             *_, status = triton.launch(x, bad, torch.from_numpy(drawing.meta), **needs, block=job.tiles[0])

@@ -28,7 +28,16 @@ from tirage.backends.torch.kernels.layout import (
     WHOLE,
     constant,
 )
-from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, exponent_of, lowest_key, power_of, target_of, value_of
+from tirage.backends.torch.kernels.rule import (
+    LARGEST,
+    LIMIT,
+    NEG_INF,
+    exponent_of,
+    lowest_key,
+    power_of,
+    target_of,
+    value_of,
+)
 from tirage.backends.torch.kernels.thresholds import mean_of, summed
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 
@@ -81,6 +90,12 @@ def goal_of_levels(meta_ptr, steps, total):
 
 
 @triton.jit
+def times(a, b):
+    """The product of two float32, with which no addition is fused."""
+    return tl.minimum(a * b, LARGEST)
+
+
+@triton.jit
 def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.constexpr):
     """What tokens weigh whose exponents are within `d` of the mean: of a lane that is partly there, the most that is
     likely or the least."""
@@ -91,7 +106,7 @@ def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.cons
     else:
         part = tl.where(part < 1.0, tl.maximum(part - margin, 0.0), 1.0)
     ends = tl.where(mean <= d, 1.0, 0.0) + tl.where(last - mean <= d, last_w, 0.0)
-    return tl.sum(mass * part, 0) + ends
+    return tl.sum(times(mass, part), 0) + ends
 
 
 @triton.jit
@@ -104,33 +119,32 @@ def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.
     number, least, greatest = between(counts, edge_ptr, low, high)
     n, near, far = number.to(tl.float32), exponent_of(greatest, m, c), exponent_of(least, m, c)
     middle = near + ((far - near) >> 1)
-    heavy, light, w = power_of(near) * _UNIT, power_of(far) * _UNIT, power_of(middle) * _UNIT
+    heavy, light, w = times(power_of(near), _UNIT), times(power_of(far), _UNIT), times(power_of(middle), _UNIT)
     near, far, middle = near.to(tl.float32), far.to(tl.float32), middle.to(tl.float32)
     last = exponent_of(value_of(low), m, c)
-    last_w, last = power_of(last) * _UNIT, last.to(tl.float32)
-    mass = n * (heavy + 4.0 * w + light) * _SIXTH
+    last_w, last = times(power_of(last), _UNIT), last.to(tl.float32)
+    mass = times(n * (heavy + times(4.0, w) + light), _SIXTH)
     total = tl.sum(mass, 0) + 1.0 + last_w
-    mean = tl.sum(n * (heavy * near + 4.0 * w * middle + light * far) * _SIXTH, 0) + last_w * last
-    mean = mean / total
-    moment = w * (middle - mean)
-    width = tl.abs(heavy * (near - mean) - moment) + tl.abs(moment - light * (far - mean))
-    off = _DOUBT * tl.sqrt(tl.sum(n * width * width, 0)) / total + mean * _ROUNDED + 2.0
-    doubt = _DOUBT * tl.sqrt(tl.sum(n * (heavy - light) * (heavy - light), 0)) + total * _ROUNDED
-    margin = tl.minimum(2.0 / tl.sqrt(tl.maximum(n, 1.0)), 1.0)
+    mean = tl.sum(times(n * (times(heavy, near) + times(4.0 * w, middle) + times(light, far)), _SIXTH), 0)
+    mean = (mean + times(last_w, last)) / total
+    moment, across = times(w, middle - mean), heavy - light
+    width = tl.abs(times(heavy, near - mean) - moment) + tl.abs(moment - times(light, far - mean))
+    off = _DOUBT * tl.sqrt_rn(tl.sum(times(n * width, width), 0)) / total + times(mean, _ROUNDED) + 2.0
+    doubt = times(_DOUBT, tl.sqrt_rn(tl.sum(times(n * across, across), 0))) + times(total, _ROUNDED)
+    margin = tl.minimum(2.0 / tl.sqrt_rn(tl.maximum(n, 1.0)), 1.0)
     if IS_KNOWN:
-        mean, off = mean_of(sums_ptr).to(tl.float32), off * 0.0
-        off += mean * _ROUNDED + 2.0
-        total = summed(sums_ptr, 1).to(tl.float32) * _UNIT
-        doubt = tl.sum(n * (heavy - light), 0) + total * _ROUNDED
-        margin = margin * 0.0 + 1.0
-    sure, most, end = tl.full((), -1.0, tl.float32), tl.maximum(mean, last - mean) + 1.0, mean * 0.0 - 1.0
+        mean, total = mean_of(sums_ptr).to(tl.float32), times(summed(sums_ptr, 1).to(tl.float32), _UNIT)
+        off = times(mean, _ROUNDED) + 2.0
+        doubt = tl.sum(times(n, across), 0) + times(total, _ROUNDED)
+        margin = tl.maximum(margin, 1.0)
+    sure, most, end = tl.full((), -1.0, tl.float32), tl.maximum(mean, last - mean) + 1.0, tl.full((), -1.0, tl.float32)
     beyond, far_end = most, most
     for _ in range(_TURNS):
-        d = (sure + beyond) * 0.5
-        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _MOST) < share * total - doubt
+        d = times(sure + beyond, 0.5)
+        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _MOST) < times(share, total) - doubt
         sure, beyond = tl.where(is_less, d, sure), tl.where(is_less, beyond, d)
-        d = (end + far_end) * 0.5
-        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _LEAST) < share * total + doubt
+        d = times(end + far_end, 0.5)
+        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _LEAST) < times(share, total) + doubt
         end, far_end = tl.where(is_less, d, end), tl.where(is_less, far_end, d)
     return mean, off, sure, far_end
 
@@ -153,11 +167,15 @@ def store_levels(counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, steps, IS_KNOWN:
         mean, off, sure, end = likely_levels(
             counts, edge_ptr, sums_ptr, low, high, c, share_of_levels(meta_ptr, steps), IS_KNOWN
         )
-        sure, end = sure - 2.0 * off - 1.0, end + 2.0 * off + 2.0
+        sure, end = sure - times(2.0, off) - 1.0, end + times(2.0, off) + 2.0
         at = tl.arange(0, 4)
         # The least and the greatest exponents of the range, and those of the core; what is nearer than these is above.
-        limits = mean + tl.where(at < 2, end, sure) * tl.where(at % 2 == 0, 1.0, -1.0)
-        rounded = tl.where((at == 0) | (at == 3), tl.ceil(limits), tl.floor(limits)).to(tl.int32)
+        side = tl.where(at < 2, end, sure)
+        limits = mean + tl.where(at % 2 == 0, side, -side)
+        rounded = limits.to(tl.int32)
+        is_up = (at == 0) | (at == 3)
+        rounded += (is_up & (rounded.to(tl.float32) < limits)).to(tl.int32)
+        rounded -= ((is_up == 0) & (rounded.to(tl.float32) > limits)).to(tl.int32)
         limit = tl.minimum(rounded - at % 2, LIMIT)
         keys = tl.where(limit < 0, high + 1, lowest_key(tl.maximum(limit, 0), value_of(high), c, high))
         sure = tl.where(at > 1, sure, 1.0)
