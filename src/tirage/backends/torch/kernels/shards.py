@@ -31,7 +31,7 @@ from tirage.backends.torch.kernels.rule import POS_INF, exponent_of, is_in, key_
 from tirage.backends.torch.kernels.sparing import is_spared
 from tirage.backends.torch.kernels.told import LAST_ID, LAST_KEY, LAW, LAWS, MASS, C, note
 
-_ALWAYS = tl.constexpr(1 << 32)
+_ALWAYS, _BY_CUTS = tl.constexpr(1 << 32), tl.constexpr(False)
 
 
 # fmt: off
@@ -125,7 +125,7 @@ def draw_left(
                 x_ptr, each, uniform_of(meta_ptr), row_ptr, spared_ptr, spares, tl.load(row_ptr + HEAD_KEY),
                 tl.load(row_ptr + HEAD_ID), tl.load(sums_ptr + LAWS + LAST_KEY).to(tl.int32),
                 tl.load(sums_ptr + LAWS + LAST_ID).to(tl.int32), value_of(tl.load(row_ptr + LEFT_HIGH)),
-                constant(sums_ptr, C), none, none.to(tl.int64), size, blocks, False, BLOCK, PADDED,
+                constant(sums_ptr, C), none, none.to(tl.int64), size, blocks, _BY_CUTS, BLOCK, PADDED,
             )
         w, left = weights_of(tl.load(x_ptr + token), token, meta_ptr, row_ptr, sums_ptr, spared_ptr, spares)
         tl.store(logprob_ptr + row, mixed_logprob(w, total, left, total_on, share))
