@@ -1,6 +1,7 @@
 """The passes over the logits that a draw makes once rows are settled, split over thread blocks.
 
-`weigh` is only for rows whose temperature follows from sums over the whole of them.
+`weigh` is for rows in shards whose temperature follows from sums over the whole of them; of whole rows `split_first`
+(`twice`) does that.
 """
 
 from __future__ import annotations
