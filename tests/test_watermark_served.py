@@ -14,7 +14,7 @@ from field_effects import CHAT, COMPLETIONS, GENERATE, MESSAGES, PLACES, RESPONS
 from servers import Server, shared
 
 import tirage
-from tirage import LLM, ParamsError, Watermark
+from tirage import LLM, ParamsError, Watermark, cli
 from tirage.errors import TirageError
 from tirage.server.replay import read_records, replay
 from tirage.server.watermark import operator_watermark
@@ -98,6 +98,30 @@ def test_a_replay_needs_the_key() -> None:
     with pytest.raises(ParamsError, match="watermark key must be left out"):
         replay(llm, plain[0], watermark_key=5)
     assert str(SECRET) not in json.dumps(records)
+
+
+def test_the_command_replays_with_the_key_of_an_option_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TIRAGE_WATERMARK_KEY", raising=False)
+    marked, plain, key = (tmp_path / name for name in ("marked.json", "plain.json", "key"))
+    asked = {"temperature": 1.0, "return_effective_params": True}
+    marked.write_text(answer(COMPLETIONS, {"watermark": MARK, **asked}).text)
+    plain.write_text(answer(COMPLETIONS, asked).text)
+    key.write_text(f"{SECRET}\n")
+
+    def status(file: Path, *words: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["replay", str(file), *words])
+        return int(ended.value.code or 0)
+
+    assert status(marked) == 2
+    assert "pass --watermark-key" in capsys.readouterr().err
+    for words, expected in (([str(SECRET)], 0), ([f"@{key}"], 0), (["5"], 1)):
+        assert status(marked, "--watermark-key", *words) == expected
+    monkeypatch.setenv("TIRAGE_WATERMARK_KEY", str(SECRET))
+    assert (status(marked), status(plain), status(marked, "--watermark-key", "5")) == (0, 0, 1)
+    assert str(SECRET) not in "".join(capsys.readouterr())
 
 
 # --- the operator's watermark -------------------------------------------------------------------------------------

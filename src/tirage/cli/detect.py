@@ -11,7 +11,7 @@ import typer
 
 from tirage.cli.given import read_file, stdin_for
 from tirage.cli.output import QuietOption, note
-from tirage.cli.watermark import read_key
+from tirage.cli.watermark import KEY_VARIABLE, read_key
 from tirage.errors import ParamsError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def detect(
         typer.Option(
             "--key",
             metavar="KEY|@FILE",
-            envvar="TIRAGE_WATERMARK_KEY",
+            envvar=KEY_VARIABLE,
             help="an integer, for synthid several with commas; @FILE reads it from a file",
         ),
     ],

@@ -19,7 +19,7 @@ from tirage.cli.replay_engine import (
     PromptIdsOption,
     replay_request,
 )
-from tirage.cli.watermark import read_key
+from tirage.cli.watermark import KEY_VARIABLE, key_for, read_key
 from tirage.errors import ParamsError
 from tirage.server.options import Options
 
@@ -44,7 +44,12 @@ def replay(
     ] = None,
     lora: Annotated[list[str] | None, typer.Option("--lora", metavar="NAME=PATH", help="an adapter it names")] = None,
     watermark_key: Annotated[
-        str | None, typer.Option("--watermark-key", metavar="KEY", help="of a watermarked text; records never hold it")
+        str | None,
+        typer.Option(
+            "--watermark-key",
+            metavar="KEY|@FILE",
+            help=f"of a watermarked text, as records never hold it; by default that of the environment, {KEY_VARIABLE}",
+        ),
     ] = None,
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
@@ -119,7 +124,7 @@ def replay_answer(
     )
     differs = False
     for number, record in enumerate(records):
-        done = run_again(llm, record, watermark_key=key)
+        done = run_again(llm, record, watermark_key=key_for(record) if key is None else key)
         for sample in done.completion.samples:
             print(sample.text)
         differs = differs or done.difference is not None

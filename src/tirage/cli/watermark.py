@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tirage.cli.given import read_file
 from tirage.errors import ParamsError
+
+KEY_VARIABLE = "TIRAGE_WATERMARK_KEY"
+"""The variable of the environment that may hold the key of a text's watermark."""
 
 
 def parse_watermark(text: str) -> Any:
@@ -39,3 +44,9 @@ def read_key(text: str) -> int | list[int]:
     except ValueError:
         raise ParamsError("key must be an integer, or for synthid several with commas, got other text") from None
     return found if len(found) > 1 else found[0]
+
+
+def key_for(record: Mapping[str, Any]) -> int | list[int] | None:
+    """The key of the environment for a record of a watermarked text; None for others, or where there is none."""
+    found = os.environ.get(KEY_VARIABLE) if record["params"].get("watermark") else None
+    return read_key(found) if found else None
