@@ -46,7 +46,7 @@ from tirage.backends.torch.kernels.layout import (
     first_lane,
 )  # fmt: skip
 from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels
-from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import LARGEST, NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_key,
     is_by_logit,
@@ -71,8 +71,8 @@ _TOP_H, _FIRST = tl.constexpr(int(TOP_H)), tl.constexpr(TOKENS)
 _UNIT, _UNKNOWN = tl.constexpr(1 << 40), tl.constexpr(-(1 << 31))
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _UNKNOWN_SUMS = tl.constexpr(False)
-_LIKELY = tl.constexpr(4)
-"""The mass of a row is likely in the middle of its bounds, but for 2^-4 of what lies between them."""
+_UNEVEN = tl.constexpr(2.0**-4)
+"""A mass is likely in the middle of its bounds, but for this part of what lies between them."""
 _RARE = tl.constexpr(9)
 """A cut is looked for without the mass of its row where that is in vain once in 2^9 rows at most."""
 
@@ -86,10 +86,12 @@ def at_lane(values, lane):
 @triton.jit
 def masses(counts, edge_ptr, high, m, c):
     """(least, greatest) mass of bins 0 ... i under c, int64 [BINS], by the number of tokens in each and their edges."""
-    n = counts.to(tl.int64)
     edge, before = edges_of(edge_ptr, high)
-    least = n * weight_of(exponent_of(value_of(edge), m, c))
-    most = n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c))
+    # The likeliest token weighs 2^40.
+    is_top = tl.arange(0, LANES) == first_lane(counts > 0)
+    n, known = (counts - is_top.to(tl.int32)).to(tl.int64), tl.where(is_top, _UNIT, 0)
+    least = n * weight_of(exponent_of(value_of(edge), m, c)) + known
+    most = n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)) + known
     return tl.cumsum(least, 0), tl.cumsum(most, 0)
 
 
@@ -231,6 +233,36 @@ def removed_lane(numbers, end):
 
 
 @triton.jit
+def likely_lanes(a, b, least, most):
+    """(first lane, last lane) that likely hold where a top-p cuts, by the bounds of what bins 0 ... i weigh.
+
+    Masses are likely halfway between their bounds, where logits are spread evenly in their lanes, or nearly so. What
+    lanes are off by mostly makes up for each other, but where few of them weigh much it may not. As the goal is a part
+    of the whole mass, what stands above a lane counts for the rest of that only, and what stands below for the part.
+    """
+    lanes = tl.arange(0, LANES)
+    middle = least + ((most - least) >> 1)
+    total = at_lane(middle, NOT_COUNTED)
+    goal = target_of(a, total, b)
+    lane = first_lane(middle >= goal)
+    part = tl.div_rn(goal.to(tl.float32), total.to(tl.float32))
+    rest = tl.maximum(1.0 - part, 0.0)
+    width = (most - least).to(tl.float32)
+    above, whole = at_lane(width, lane), at_lane(width, NOT_COUNTED)
+    doubt = product(product(rest, above) + product(part, whole - above), _UNEVEN)
+    width -= tl.where(lanes > 0, tl.gather(width, tl.maximum(lanes - 1, 0), 0), 0.0)
+    width = product(tl.where(lanes <= lane, rest, part), width)
+    doubt = tl.maximum(doubt, tl.sqrt_rn(tl.sum(product(width, width), 0))).to(tl.int64)
+    return first_lane(middle >= goal - doubt), first_lane(middle >= goal + doubt)
+
+
+@triton.jit
+def product(a, b):
+    """a * b of float32, with which no addition is fused."""
+    return tl.minimum(a * b, LARGEST)
+
+
+@triton.jit
 def goal_lanes(
     op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
 ):  # fmt: skip
@@ -250,11 +282,8 @@ def goal_lanes(
             begin = tl.where(is_overtaken(step_ptr, begin, m, c, high, row_ptr), LANES, begin)
         end = tl.where(certain, first_lane(least >= high_goal), last)
         if (is_known == 0) & (joint == 0) & (last == LANES) & (least_number(op, step_ptr) <= 1):
-            # Halfway between the bounds, where logits are spread evenly in their lanes, or nearly so.
-            middle, doubt = least + ((most - least) >> 1), (high_total - low_total) >> _LIKELY
-            goal = target_of(a, at_lane(middle, NOT_COUNTED), b)
-            begin = tl.maximum(begin, first_lane(middle >= goal - doubt))
-            end = tl.minimum(end, first_lane(middle >= goal + doubt))
+            from_lane, to_lane = likely_lanes(a, b, least, most)
+            begin, end = tl.maximum(begin, from_lane), tl.minimum(end, to_lane)
     return begin, end
 
 

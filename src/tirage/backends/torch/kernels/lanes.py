@@ -17,12 +17,15 @@ from tirage.backends.torch.plan import BINS
 
 SAMPLED = tl.constexpr(64)
 """Logits of a sample."""
-_OUTER, _ABOVE, _BETWEEN = 32, 96, 48
+_OUTER, _ABOVE, _BETWEEN = 72, 96, 42
 _FAR, _NEAR, _STEPS = (tl.constexpr(n) for n in (_OUTER, _ABOVE, _BETWEEN))
 _FIRST, _EACH = tl.constexpr(_OUTER + _ABOVE), tl.constexpr(_BETWEEN + 1)
 _BELOW = tl.constexpr(BINS - 2 - (_OUTER + _ABOVE + (KNOTS - 1) * (_BETWEEN + 1)))
 _EIGHTHS, _ONE = tl.constexpr(20), tl.constexpr(127 << 3)
-_NARROWEST = tl.constexpr(2.0**-6)
+_NARROWEST = tl.constexpr(2.0**-4)
+_GAPS, _THIRD = (tl.constexpr(n) for n in (3, 3))
+_WIDE = tl.constexpr(0.125)
+"""A gap between clusters is a larger part than this of how far the sample is spread but for wider gaps."""
 
 
 @triton.jit
@@ -38,9 +41,40 @@ def knots_of(x):
     rank = tl.sum(before.to(tl.int32), 1)
     # Of 64: 0, 2, 10, 20 ... 60.
     wanted = number * tl.where(at > 1, 10 * (at - 1), 2 * at) // SAMPLED
+    wanted = beside_gaps(wanted, other, rank, number)
     is_wanted = tl.expand_dims(rank, 0) == tl.expand_dims(wanted, 1)
     found = value_of(tl.max(tl.where(is_wanted, other, NEG_INF), 1))
     return tl.where(number > 0, found, 0.0)  # pyright: ignore[reportOperatorIssue]
+
+
+@triton.jit
+def beside_gaps(wanted, key, rank, number):
+    """The ranks int32 [KNOTS] in order; of some of them the ranks at both ends of the widest gaps of the sample instead.
+
+    Few tokens lie in a gap, but what is left of a cluster at either end of it would share one of the lanes there.
+    """
+    at, places = tl.arange(0, KNOTTED), tl.arange(0, SAMPLED)
+    of_rank = tl.expand_dims(rank, 0) == tl.expand_dims(places, 1)
+    behind = tl.expand_dims(rank, 0) == tl.expand_dims(places + 1, 1)
+    gap = value_of(tl.max(tl.where(of_rank, key, NEG_INF), 1)) - value_of(tl.max(tl.where(behind, key, NEG_INF), 1))
+    # One token alone is no cluster.
+    gap = tl.where((places > 0) & (places + 2 < number), tl.minimum(gap, LARGEST), 0.0)
+    spread, is_moved = tl.minimum(tl.sum(gap, 0), LARGEST), at == 0
+    for _ in range(_GAPS):
+        widest = tl.max(gap, 0)
+        place = tl.min(tl.where(gap == widest, places, SAMPLED), 0)
+        is_wide = widest > spread * _WIDE
+        for end in range(2):
+            far = tl.where(is_moved, SAMPLED, tl.abs(wanted - place - end))
+            nearest = tl.min(tl.where(far == tl.min(far, 0), at, KNOTTED), 0)
+            takes = at == tl.where(is_wide, nearest, KNOTTED)
+            wanted, is_moved = tl.where(takes, place + end, wanted), is_moved | takes
+        gap, spread = tl.where(places == place, 0.0, gap), spread - widest
+    one, other = tl.expand_dims(wanted, 1), tl.expand_dims(wanted, 0)
+    earlier = (other < one) | ((other == one) & (tl.expand_dims(at, 0) < tl.expand_dims(at, 1)))
+    order = tl.sum(earlier.to(tl.int32), 1)
+    in_order = tl.expand_dims(order, 0) == tl.expand_dims(at, 1)
+    return tl.sum(tl.where(in_order, other, 0), 1)
 
 
 @triton.jit
@@ -64,6 +98,14 @@ def span_of(knots):
 
 
 @triton.jit
+def upper_span(knots):
+    """How far the first knots are apart, at most as far as all: what lies far below others says nothing of these."""
+    first = tl.max(knots, 0)
+    above = first - tl.sum(tl.where(tl.arange(0, KNOTTED) == _THIRD, knots, 0.0), 0)
+    return tl.where(above > 0.0, tl.maximum(tl.minimum(span_of(knots), above * 4.0), _NARROWEST), span_of(knots))
+
+
+@triton.jit
 def lane_of(x, knots):
     """int32 lanes of float32 logits [n]: the greater the logit, the same lane or an earlier one.
 
@@ -82,7 +124,7 @@ def lane_of(x, knots):
     further = 1 + tl.minimum((part * steps.to(tl.float32)).to(tl.int32), steps - 1)
     group = number - 1  # pyright: ignore[reportOperatorIssue]
     within = _FIRST + _EACH * group + tl.where(x < start, further, 0)
-    lane = tl.where(is_above, lane_above(tl.minimum(x - tl.max(knots, 0), LARGEST), span), within)
+    lane = tl.where(is_above, lane_above(tl.minimum(x - tl.max(knots, 0), LARGEST), upper_span(knots)), within)
     return tl.where(is_spoiled(key_of(x)) | (x == float("-inf")), NOT_COUNTED, lane)
 
 

@@ -110,6 +110,24 @@ def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.cons
 
 
 @triton.jit
+def surely_within(d, heavy, light, near, far, mean, total, last, last_w, IS_MOST: tl.constexpr):
+    """The same of a row whose mass is known, the most that is possible or the least: what lies further off tells too."""
+    ends = tl.where(mean <= d, 1.0, 0.0) + tl.where(last - mean <= d, last_w, 0.0)
+    others = total - (1.0 + last_w - ends)
+    if IS_MOST:
+        touched = (near <= mean + d) & (far >= mean - d)
+        found = tl.minimum(
+            tl.sum(tl.where(touched, heavy, 0.0), 0) + ends, others - tl.sum(tl.where(touched, 0.0, light), 0)
+        )
+    else:
+        inside = (near >= mean - d) & (far <= mean + d)
+        found = tl.maximum(
+            tl.sum(tl.where(inside, light, 0.0), 0) + ends, others - tl.sum(tl.where(inside, 0.0, heavy), 0)
+        )
+    return found
+
+
+@triton.jit
 def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.constexpr):
     """(mean exponent, how far that is off, a level that is surely kept, one beyond which nothing is), float32.
 
@@ -134,17 +152,24 @@ def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.
     margin = tl.minimum(2.0 / tl.sqrt_rn(tl.maximum(n, 1.0)), 1.0)
     if IS_KNOWN:
         mean, total = mean_of(sums_ptr).to(tl.float32), times(summed(sums_ptr, 1).to(tl.float32), _UNIT)
-        off = times(mean, _ROUNDED) + 2.0
-        doubt = tl.sum(times(n, across), 0) + times(total, _ROUNDED)
-        margin = tl.maximum(margin, 1.0)
+        off, doubt = times(mean, _ROUNDED) + 2.0, times(total, _ROUNDED)
+        heavy, light = times(n, heavy), times(n, light)
     sure, most, end = tl.full((), -1.0, tl.float32), tl.maximum(mean, last - mean) + 1.0, tl.full((), -1.0, tl.float32)
     beyond, far_end = most, most
     for _ in range(_TURNS):
         d = times(sure + beyond, 0.5)
-        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _MOST) < times(share, total) - doubt
+        if IS_KNOWN:
+            found = surely_within(d, heavy, light, near, far, mean, total, last, last_w, _MOST)
+        else:
+            found = mass_within(d, mass, near, far, margin, mean, last, last_w, _MOST)
+        is_less = found < times(share, total) - doubt
         sure, beyond = tl.where(is_less, d, sure), tl.where(is_less, beyond, d)
         d = times(end + far_end, 0.5)
-        is_less = mass_within(d, mass, near, far, margin, mean, last, last_w, _LEAST) < times(share, total) + doubt
+        if IS_KNOWN:
+            found = surely_within(d, heavy, light, near, far, mean, total, last, last_w, _LEAST)
+        else:
+            found = mass_within(d, mass, near, far, margin, mean, last, last_w, _LEAST)
+        is_less = found < times(share, total) + doubt
         end, far_end = tl.where(is_less, d, end), tl.where(is_less, far_end, d)
     return mean, off, sure, far_end
 
