@@ -39,6 +39,13 @@ SUMMED_FIRST = ("sigma, top-p and epsilon", *LEVELS)
 """Requests whose rows are split by another launch, which tells whether their sums say more than their bounds."""
 ROUGH_LEVELS = {"low typical": 3.4, "typical by rank": 2.8, "typical behind others": 2.8}
 """What is read of `rough plateaus`, where a typical does not end where it likely does, or a top-k cuts in a lane."""
+OF_OTHERS = {
+    **{"typical": 3.4, "low typical": 3.9, "typical behind others": 2.6},
+    **{"sigma, top-p and epsilon": 3.9, "dynamic, top-p": 3.6, "top-p and XTC": 2.5},
+}
+"""What is read of other shapes by requests for which a row may be bounded again, or is weighed first."""
+OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 6.2}
+"""What is read where more clusters lie apart than the sample has knots for."""
 AS_SETS_READ = {"tail-free": 5.5}
 """What is read of rows that are drawn as sets."""
 
@@ -132,6 +139,15 @@ def test_typical_reads_the_row_twice_or_what_a_top_k_lists(rows: int) -> None:
         shape, params = name.split(", ", 1)
         assert counts["reads"] <= (ROUGH_LEVELS.get(params, 2.4) if shape == "rough plateaus" else 2.4), name
         assert counts["launches"] == 4 + (params in SUMMED_FIRST), name
+        assert counts["scratch"] <= 1.04, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, pytest.param(8, marks=pytest.mark.exhaustive)])
+def test_shapes_that_the_kernels_were_not_written_for_are_read_no_oftener(rows: int) -> None:
+    for name, counts in counted("counts of others", rows, 273):
+        most = next((most for params, most in OF_OTHERS.items() if name.endswith(f", {params}")), 2.35)
+        assert counts["reads"] <= OF_CLUSTERS.get(name, most), name
         assert counts["scratch"] <= 1.04, name
 
 

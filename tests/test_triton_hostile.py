@@ -38,10 +38,10 @@ FURTHER_JOBS = (1000, 1003, 1007, 1010, 1011, 1015, 1021, 1032, 6000, 6001, 6504
 """Jobs with a dynamic temperature, alone, before and behind other filters, or with an XTC; 6000 and 6001 have a
 top-k and a min-p that remove few tokens, or none, before such a temperature, 6504 a min-p behind it that removes none
 at T = 1, those from 7000 on an XTC before a temperature, and those from 8000 on one that spares tokens."""
-TOO_EARLY = ("first_lane(middle >= goal + doubt)", "begin")
+TOO_EARLY = ("end = tl.maximum(begin, from_lane), tl.minimum(end, to_lane)", "end = begin, begin")
 TOO_LATE = (
-    "begin = tl.maximum(begin, first_lane(middle >= goal - doubt))",
-    "begin = tl.minimum(tl.maximum(begin, first_lane(middle >= goal + doubt)), tl.minimum(end, NOT_COUNTED))",
+    "begin, end = tl.maximum(begin, from_lane), tl.minimum(end, to_lane)",
+    "begin = tl.minimum(tl.maximum(begin, to_lane), tl.minimum(end, NOT_COUNTED))",
 )
 """A piece of the kernels, and one that takes top-p for likely to end at the earliest, or at the latest."""
 

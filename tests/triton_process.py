@@ -26,6 +26,7 @@ import numpy as np
 import recorded_triton
 import torch
 import typical_rows
+from counted_shapes import OTHERS, SHAPES, SIZE, logits_of
 from numpy.typing import NDArray
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
@@ -207,7 +208,6 @@ def masses_of(x: NDArray[np.float32], meta: NDArray[np.int64]) -> int:
 
 # --- counts -----------------------------------------------------------------------------------------------------------
 
-COUNTED_SIZE = 128_256
 COUNTED_PARAMS = {
     "greedy": SamplingParams(temperature=0.0),
     "plain": SamplingParams(),
@@ -266,27 +266,14 @@ THRESHOLDS = {
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
 AS_SETS = {"tail-free": SamplingParams(tfs=0.95)}
 """Requests that are drawn as sets, in a thread block each."""
-
-
-COUNTED_SHAPES: dict[str, Callable[[Any, np.random.Generator], Any]] = {
-    "peaked": lambda n, r: n * 6.0,
-    "medium": lambda n, r: n * 3.0,
-    "flat": lambda n, r: n * 0.1,
-    "constant": lambda n, r: n * 0 + 1.5,
-    "one far below": lambda n, r: np.where(np.arange(n.shape[1]) == 1000, -100.0, n * 0.1),
-    "holes": lambda n, r: np.where(r.random(n.shape) < 0.02, -np.inf, n * 0.1),
-    "two plateaus": lambda n, r: np.where(n > 0, 1.5, 0.5),
-    "rough plateaus": lambda n, r: np.where(n > 0, 1.5, 0.5) + n * 1e-3,
-    "ramp": lambda n, r: n * 0 + np.linspace(20.0, 0.0, n.shape[1]),
-    "tie": lambda n, r: np.where(r.random(n.shape) < 0.2, -0.14, n * 0.1),
+OF_OTHER_SHAPES = {
+    **{name: COUNTED_PARAMS[name] for name in ("top-p", "half", "top-k, top-p and min-p", "temperature last")},
+    **{name: THRESHOLDS[name] for name in ("epsilon", "eta", "p-less", "sigma, top-p and epsilon")},
+    **{name: typical_rows.LEVELS[name] for name in ("typical", "low typical", "typical behind others")},
+    "top-p and XTC": EXCLUSIONS["top-p and XTC"],
+    "dynamic, top-p": TEMPERATURES["dynamic, top-p"],
 }
-"""Logits [rows, V] of a shape, from standard normal ones; top-p of 0.9 cuts in the tie of `tie`."""
-
-
-def counted_logits(shape: str, rows: int) -> NDArray[np.float32]:
-    """Logits [rows, COUNTED_SIZE] of a shape."""
-    r = np.random.default_rng(1)
-    return COUNTED_SHAPES[shape](r.standard_normal((rows, COUNTED_SIZE)), r).astype(np.float32)
+"""Requests that are counted for shapes that the kernels were not written for, too."""
 
 
 def nbytes(call: Any) -> int:
@@ -295,12 +282,12 @@ def nbytes(call: Any) -> int:
 
 
 def counts(
-    rows: int, requests: dict[str, SamplingParams], shapes: Iterable[str] = COUNTED_SHAPES
+    rows: int, requests: dict[str, SamplingParams], shapes: Iterable[str] = SHAPES
 ) -> dict[str, dict[str, float]]:
     """What the kernels read of rows of each shape and request, and what they need besides."""
     found = {}
     for shape in shapes:
-        x = torch.from_numpy(counted_logits(shape, rows))
+        x = torch.from_numpy(logits_of(shape, rows))
         for name, params in requests.items():
             found[f"{shape}, {name}"] = counted_draw(x, [params] * rows)
     return found
@@ -308,7 +295,7 @@ def counts(
 
 def mixed_counts(rows: int) -> dict[str, dict[str, float]]:
     """What the kernels read of batches with rows of several shapes beside each other, for requests that also differ."""
-    x = np.concatenate([counted_logits(shape, rows // 4) for shape in ("peaked", "medium", "flat", "constant")])
+    x = np.concatenate([logits_of(shape, rows // 4) for shape in ("peaked", "medium", "flat", "constant")])
     requests = [*(COUNTED_PARAMS | THRESHOLDS).values()]
     params = [requests[row % len(requests)] for row in range(rows)]
     greedy = [COUNTED_PARAMS["greedy"]] * rows
@@ -340,7 +327,7 @@ def counted_draw(x: torch.Tensor, params: list[SamplingParams]) -> dict[str, flo
 
 
 EDITED = {
-    "mask": {"allowed_token_ids": range(0, COUNTED_SIZE, 2)},
+    "mask": {"allowed_token_ids": range(0, SIZE, 2)},
     "penalties": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.1},
     "bias and penalties": {"repetition_penalty": 1.2, "logit_bias": {at * 7: 0.5 for at in range(300)}},
     "DRY and bigrams": {"dry_multiplier": 0.5, "dry_sequence_breakers": (), "no_repeat_ngram_size": 2},
@@ -354,9 +341,9 @@ def edited_counts() -> dict[str, dict[str, float]]:
     """What one step over a row of each request reads, in reads of its float32 logits, and allocates."""
     from tirage.batch.torch import TorchBatch
 
-    found, x = {}, torch.from_numpy(counted_logits("medium", 1))
+    found, x = {}, torch.from_numpy(logits_of("medium", 1))
     for name, asked in EDITED.items():
-        batch: Any = TorchBatch(COUNTED_SIZE, 1, like=x, history_capacity=1024)
+        batch: Any = TorchBatch(SIZE, 1, like=x, history_capacity=1024)
         batch.add(SamplingParams(**asked, seed=1), [at * 251 for at in range(500)])
         rows, made, stepped = batch.device_rows(), Mock(wraps=torch.empty), Launched()
         before = replace(recorded_triton.counted)
@@ -564,12 +551,13 @@ def main() -> None:
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
             "counted levels": lambda: [counts(rows, typical_rows.LEVELS)],
-            "counted sets": lambda: [counts(rows, AS_SETS, [*COUNTED_SHAPES][:4] + [*COUNTED_SHAPES][6:9])],
+            "counted sets": lambda: [counts(rows, AS_SETS, [*SHAPES][:4] + [*SHAPES][6:9])],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
             "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],
+            "counts of others": lambda: [counts(rows, OF_OTHER_SHAPES, OTHERS)],
             "edited counts": lambda: [edited_counts()],
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),

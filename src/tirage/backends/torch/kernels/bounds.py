@@ -45,8 +45,8 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     first_lane,
 )  # fmt: skip
-from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels
-from tirage.backends.torch.kernels.rule import LARGEST, NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels, times
+from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_key,
     is_by_logit,
@@ -249,17 +249,11 @@ def likely_lanes(a, b, least, most):
     rest = tl.maximum(1.0 - part, 0.0)
     width = (most - least).to(tl.float32)
     above, whole = at_lane(width, lane), at_lane(width, NOT_COUNTED)
-    doubt = product(product(rest, above) + product(part, whole - above), _UNEVEN)
+    doubt = times(times(rest, above) + times(part, whole - above), _UNEVEN)
     width -= tl.where(lanes > 0, tl.gather(width, tl.maximum(lanes - 1, 0), 0), 0.0)
-    width = product(tl.where(lanes <= lane, rest, part), width)
-    doubt = tl.maximum(doubt, tl.sqrt_rn(tl.sum(product(width, width), 0))).to(tl.int64)
+    width = times(tl.where(lanes <= lane, rest, part), width)
+    doubt = tl.maximum(doubt, tl.sqrt_rn(tl.sum(times(width, width), 0))).to(tl.int64)
     return first_lane(middle >= goal - doubt), first_lane(middle >= goal + doubt)
-
-
-@triton.jit
-def product(a, b):
-    """a * b of float32, with which no addition is fused."""
-    return tl.minimum(a * b, LARGEST)
 
 
 @triton.jit

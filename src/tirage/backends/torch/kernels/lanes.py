@@ -1,9 +1,10 @@
 """Where the lanes of a row's histogram lie: the most likely logits have the first ones.
 
 They follow from a sample of the row, so that the pass that finds its largest logit can count as well. Eight logits of
-the sample are knots. Each has a lane of its own, as many logits may tie with it; between two of them lanes are spread
-evenly, so that few different logits share one whatever the shape of the row. Beyond the knots lanes are as wide as the
-knots are apart, and far above them ever wider. Two kernels ask for the lane of a logit: it takes only IEEE operations.
+the sample are knots, some of them at both ends of gaps between clusters. Each has a lane of its own, as many logits may
+tie with it; between two of them lanes are spread evenly, so that few different logits share one whatever the shape of
+the row. Below the knots lanes are as wide as these are apart, above them as the first ones are, and far above ever
+wider. Two kernels ask for the lane of a logit: it takes only IEEE operations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FIRST, _EACH = tl.constexpr(_OUTER + _ABOVE), tl.constexpr(_BETWEEN + 1)
 _BELOW = tl.constexpr(BINS - 2 - (_OUTER + _ABOVE + (KNOTS - 1) * (_BETWEEN + 1)))
 _EIGHTHS, _ONE = tl.constexpr(20), tl.constexpr(127 << 3)
 _NARROWEST = tl.constexpr(2.0**-4)
-_GAPS, _THIRD = (tl.constexpr(n) for n in (3, 3))
+_GAPS, _THIRD, _TAIL = (tl.constexpr(n) for n in (3, 3, 6))
 _WIDE = tl.constexpr(0.125)
 """A gap between clusters is a larger part than this of how far the sample is spread but for wider gaps."""
 
@@ -49,7 +50,7 @@ def knots_of(x):
 
 @triton.jit
 def beside_gaps(wanted, key, rank, number):
-    """The ranks int32 [KNOTS] in order; of some of them the ranks at both ends of the widest gaps of the sample instead.
+    """The ranks int32 [KNOTS], in order, but that those nearest to the widest gaps of the sample lie at their ends.
 
     Few tokens lie in a gap, but what is left of a cluster at either end of it would share one of the lanes there.
     """
@@ -57,9 +58,12 @@ def beside_gaps(wanted, key, rank, number):
     of_rank = tl.expand_dims(rank, 0) == tl.expand_dims(places, 1)
     behind = tl.expand_dims(rank, 0) == tl.expand_dims(places + 1, 1)
     gap = value_of(tl.max(tl.where(of_rank, key, NEG_INF), 1)) - value_of(tl.max(tl.where(behind, key, NEG_INF), 1))
-    # One token alone is no cluster.
-    gap = tl.where((places > 0) & (places + 2 < number), tl.minimum(gap, LARGEST), 0.0)
-    spread, is_moved = tl.minimum(tl.sum(gap, 0), LARGEST), at == 0
+    # A knot amid logits that tie stays there. One token alone is no cluster, and the least likely ones are a tail.
+    equal = tl.expand_dims((gap == 0.0).to(tl.int32), 0)
+    from_knot = tl.expand_dims(places, 0) - tl.expand_dims(wanted, 1)
+    is_moved = (at == 0) | (tl.sum(tl.where((from_knot == 0) | (from_knot == -1), equal, 0), 1) == 2)
+    gap = tl.where((places > 0) & (places + _TAIL < number), tl.minimum(gap, LARGEST), 0.0)
+    spread = tl.minimum(tl.sum(gap, 0), LARGEST)
     for _ in range(_GAPS):
         widest = tl.max(gap, 0)
         place = tl.min(tl.where(gap == widest, places, SAMPLED), 0)
@@ -132,7 +136,9 @@ def lane_of(x, knots):
 def lane_above(distance, span):
     """The lanes of logits, any shape, by their distance from the first knot, which they exceed."""
     share = tl.div_rn(tl.maximum(distance, 0.0), span)
-    octave = tl.minimum((share.to(tl.int32, bitcast=True) >> _EIGHTHS) - _ONE, _FAR - 1)
+    eighth = (share.to(tl.int32, bitcast=True) >> _EIGHTHS) - _ONE
+    # Five octaves in eighths, and sixteen in halves.
+    octave = tl.minimum(tl.where(eighth < 40, eighth, 30 + (eighth >> 2)), _FAR - 1)
     near = _FIRST - 1 - (tl.minimum(share, 1.0) * _NEAR).to(tl.int32)
     return tl.where(share < 1.0, tl.maximum(near, _FAR), _FAR - 1 - octave)
 

@@ -111,7 +111,8 @@ def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.cons
 
 @triton.jit
 def surely_within(d, heavy, light, near, far, mean, total, last, last_w, IS_MOST: tl.constexpr):
-    """The same of a row whose mass is known, the most that is possible or the least: what lies further off tells too."""
+    """The most that tokens within `d` can weigh in a row whose mass is known, or the least: what lies further off tells
+    too."""
     ends = tl.where(mean <= d, 1.0, 0.0) + tl.where(last - mean <= d, last_w, 0.0)
     others = total - (1.0 + last_w - ends)
     if IS_MOST:
@@ -124,6 +125,18 @@ def surely_within(d, heavy, light, near, far, mean, total, last, last_w, IS_MOST
         found = tl.maximum(
             tl.sum(tl.where(inside, light, 0.0), 0) + ends, others - tl.sum(tl.where(inside, 0.0, heavy), 0)
         )
+    return found
+
+
+@triton.jit
+def within(
+    d, mass, heavy, light, near, far, margin, mean, total, last, last_w, IS_KNOWN: tl.constexpr, IS_MOST: tl.constexpr
+):
+    """What tokens within `d` weigh, the most or the least, surely where the sums of the row are known."""
+    if IS_KNOWN:
+        found = surely_within(d, heavy, light, near, far, mean, total, last, last_w, IS_MOST)
+    else:
+        found = mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST)
     return found
 
 
@@ -158,17 +171,15 @@ def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.
     beyond, far_end = most, most
     for _ in range(_TURNS):
         d = times(sure + beyond, 0.5)
-        if IS_KNOWN:
-            found = surely_within(d, heavy, light, near, far, mean, total, last, last_w, _MOST)
-        else:
-            found = mass_within(d, mass, near, far, margin, mean, last, last_w, _MOST)
+        found = within(
+            d, mass, heavy, light, near, far, margin, mean, total, last, last_w, IS_KNOWN, _MOST
+        )  # fmt: skip
         is_less = found < times(share, total) - doubt
         sure, beyond = tl.where(is_less, d, sure), tl.where(is_less, beyond, d)
         d = times(end + far_end, 0.5)
-        if IS_KNOWN:
-            found = surely_within(d, heavy, light, near, far, mean, total, last, last_w, _LEAST)
-        else:
-            found = mass_within(d, mass, near, far, margin, mean, last, last_w, _LEAST)
+        found = within(
+            d, mass, heavy, light, near, far, margin, mean, total, last, last_w, IS_KNOWN, _LEAST
+        )  # fmt: skip
         is_less = found < times(share, total) + doubt
         end, far_end = tl.where(is_less, d, end), tl.where(is_less, far_end, d)
     return mean, off, sure, far_end
