@@ -238,21 +238,19 @@ def likely_lanes(a, b, least, most):
 
     Masses are likely halfway between their bounds, where logits are spread evenly in their lanes, or nearly so. What
     lanes are off by mostly makes up for each other, but where few of them weigh much it may not. As the goal is a part
-    of the whole mass, what stands above a lane counts for the rest of that only, and what stands below for the part.
+    of the whole mass, what is up to a lane counts for the rest of that only, and what is behind it for the part.
     """
-    lanes = tl.arange(0, LANES)
-    middle = least + ((most - least) >> 1)
-    total = at_lane(middle, NOT_COUNTED)
+    lanes, width = tl.arange(0, LANES), (most - least).to(tl.float32)
+    total = at_lane(least, NOT_COUNTED) + (at_lane(most - least, NOT_COUNTED) >> 1)
     goal = target_of(a, total, b)
-    lane = first_lane(middle >= goal)
     part = tl.div_rn(goal.to(tl.float32), total.to(tl.float32))
     rest = tl.maximum(1.0 - part, 0.0)
-    width = (most - least).to(tl.float32)
-    above, whole = at_lane(width, lane), at_lane(width, NOT_COUNTED)
-    doubt = times(times(rest, above) + times(part, whole - above), _UNEVEN)
+    even = times(times(rest, width) + times(part, at_lane(width, NOT_COUNTED) - width), _UNEVEN)
     width -= tl.where(lanes > 0, tl.gather(width, tl.maximum(lanes - 1, 0), 0), 0.0)
-    width = times(tl.where(lanes <= lane, rest, part), width)
-    doubt = tl.maximum(doubt, tl.sqrt_rn(tl.sum(times(width, width), 0))).to(tl.int64)
+    square = tl.cumsum(times(width, width), 0)
+    behind = tl.maximum(at_lane(square, NOT_COUNTED) - square, 0.0)
+    single = tl.sqrt_rn(times(times(rest, rest), square) + times(times(part, part), behind))
+    doubt, middle = tl.maximum(even, single).to(tl.int64), least + ((most - least) >> 1)
     return first_lane(middle >= goal - doubt), first_lane(middle >= goal + doubt)
 
 

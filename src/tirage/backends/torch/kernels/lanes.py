@@ -23,7 +23,7 @@ _FAR, _NEAR, _STEPS = (tl.constexpr(n) for n in (_OUTER, _ABOVE, _BETWEEN))
 _FIRST, _EACH = tl.constexpr(_OUTER + _ABOVE), tl.constexpr(_BETWEEN + 1)
 _BELOW = tl.constexpr(BINS - 2 - (_OUTER + _ABOVE + (KNOTS - 1) * (_BETWEEN + 1)))
 _EIGHTHS, _ONE = tl.constexpr(20), tl.constexpr(127 << 3)
-_NARROWEST = tl.constexpr(2.0**-4)
+_NARROWEST = tl.constexpr(2.0**-10)
 _GAPS, _THIRD, _TAIL = (tl.constexpr(n) for n in (3, 3, 6))
 _WIDE = tl.constexpr(0.125)
 """A gap between clusters is a larger part than this of how far the sample is spread but for wider gaps."""
