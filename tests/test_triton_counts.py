@@ -23,7 +23,7 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SPILLED = {"general": 700, "bound": 8, "split_first": 4, "resolve LEVELED": 100}
+SPILLED = {"general": 700, "bound": 16, "split_first": 12, "resolve LEVELED": 100}
 """Bytes that a kernel, or a function of it, may keep outside of registers: one that runs any step holds much that few
 of its loops need, as do rows with a typical; what bounds a row needs a register or two more than there are."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
@@ -32,13 +32,13 @@ LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "
 """What is read by requests that need no more of a row than its first tokens, of top-h a hundred."""
 FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 """Shapes whose first tokens lie in every block."""
-FAR_APART = {"one far below": 2.6, "rough plateaus": 8.0}
-"""What is read where the bounds of top-n-sigma's threshold enclose many tokens: of the latter a quarter is open even
-when the sums are known, as so many share a lane."""
+FAR_APART = {"one far below": 2.6, "rough plateaus": 3.5}
+"""What is read where the bounds of top-n-sigma's threshold enclose many tokens: of the latter so many that it is
+bounded again."""
 SUMMED_FIRST = ("sigma, top-p and epsilon", *LEVELS)
 """Requests whose rows are split by another launch, which tells whether their sums say more than their bounds."""
-ROUGH_LEVELS = {"low typical": 3.4, "typical by rank": 2.8, "typical behind others": 2.8}
-"""What is read of `rough plateaus`, where a typical does not end where it likely does, or a top-k cuts in a lane."""
+ROUGH_LEVELS = {"low typical": 3.4}
+"""What is read of `rough plateaus`, where a typical does not end where it likely does."""
 OF_OTHERS = {
     **{"typical": 3.4, "low typical": 3.9, "typical behind others": 2.6},
     **{"sigma, top-p and epsilon": 3.9, "dynamic, top-p": 3.6, "top-p and XTC": 2.5},
