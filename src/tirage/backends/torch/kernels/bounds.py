@@ -6,12 +6,14 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
+from tirage.backends.torch.kernels.behind import greatest_threshold, is_by_average, puts_off
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
 from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
+    BEHIND,
     CORE,
     CORE_TOP,
     FACTOR,
@@ -186,7 +188,8 @@ def store_summed(
         low = tl.load(row_ptr + LOW)
         widest = widest_of(low, m)
         if IS_KNOWN:
-            limit, weight = judged(op, step_ptr, low_whole, sums_ptr)
+            # They are those of a set where the steps that cut it are left out.
+            limit, weight = judged(op, step_ptr, tl.load(sums_ptr + 1, cache_modifier=".cg"), sums_ptr)
             begin = lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
             end = begin
         else:
@@ -212,6 +215,23 @@ def summed_lanes(row_ptr, IS_KNOWN: tl.constexpr):
     begin, end = tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
     # They are of one step alone, which counts as a cut, so that no other of its kind is read off them.
     return tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
+
+
+@triton.jit
+def lane_behind(
+    op, step_ptr, counts, numbers, edge_ptr, least, most, first, last, meta_ptr, row_ptr, c, high, size, s, steps, weighs
+):  # fmt: skip
+    """The first lane of the cut of an eta or a p-less whose set is cut already: BINS where it removes nothing, or is put
+    off until its sums are exact, else 0, as the whole set is listed."""
+    low_total, high_total = total_of(least, most, first, last)
+    number, low = at_lane(numbers, last), tl.load(row_ptr + LOW)
+    key = greatest_threshold(
+        op, step_ptr, counts, number, edge_ptr, low, high, c, first, last, tl.maximum(low_total, _UNIT), high_total
+    )  # fmt: skip
+    is_out = lane_of_key(key, row_ptr) > last
+    if is_out == 0:
+        is_out = puts_off(op, meta_ptr, row_ptr, number, first, size, s, steps, weighs)
+    return tl.where(is_out, LANES, 0)
 
 
 @triton.jit
@@ -333,6 +353,13 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
 
 
 @triton.jit
+def running(step_ptr, row_ptr, s):
+    """The operation of the step s of a row, 0 where it is left out."""
+    idle = tl.load(row_ptr + IDLE, cache_modifier=".cg")
+    return tl.where(((idle >> s) & 1) != 0, 0, tl.load(step_ptr))
+
+
+@triton.jit
 def note_idle(op, begin, is_sure, is_known, row_ptr, s):
     """Write that the step s of a row removes no token, whatever the exact sums are: `resolve` does not run it then.
 
@@ -389,7 +416,8 @@ def counts_none(meta_ptr, steps):
 
 @triton.jit
 def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
-    """The numbers of tokens in the bins of a row; their edges take the place of these. What steps leave is cleared."""
+    """The numbers of tokens in the bins of a row; their edges take the place of these. What steps leave is cleared, but
+    for which of them are left out."""
     lanes = tl.arange(0, LANES)
     counts = tl.load(bins_ptr + lanes)
     tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
@@ -400,7 +428,6 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + LOWER, NEG_INF)
     tl.store(row_ptr + LOWER_TOP, NEG_INF)
     tl.store(row_ptr + LOWER_LENGTH, 0)
-    tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
     tl.store(row_ptr + HOLE_END, POS_INF)
     tl.store(row_ptr + LEFT_HIGH, high)
@@ -454,6 +481,7 @@ def bound_first(
     CERTAIN: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """What `bound_row` does of a row whose sums are not known: in a function of its own it spills no registers."""
+    tl.store(row_ptr + IDLE, 0)
     bound_row(
         bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs, _UNKNOWN_SUMS, CERTAIN, PADDED
     )  # fmt: skip
@@ -489,7 +517,7 @@ def bound_row(
     is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
-        op, is_uncut = tl.load(step_ptr), first == LANES
+        op, is_uncut = running(step_ptr, row_ptr, s), first == LANES
         c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
         is_first, is_known = knows(c, meta_ptr, CERTAIN)
         if is_temperature(op):
@@ -503,6 +531,11 @@ def bound_row(
             )
         if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
             begin, end = summed_lanes(row_ptr, IS_KNOWN)
+        if is_by_average(op) & (is_uncut == 0) & is_first & is_sure:
+            begin = lane_behind(
+                op, step_ptr, counts, numbers, bins_ptr, least, most, first, last, meta_ptr, row_ptr, c, high, size, s,
+                steps, weighs,
+            )  # fmt: skip
         if is_top_p(op):
             begin, end = top_p_lanes(
                 op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
@@ -524,5 +557,6 @@ def bound_row(
     store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
     # The next draw counts from 0.
     tl.debug_barrier()
-    left = tl.where(tl.load(row_ptr + ADDED, cache_modifier=".cg") == TO_BE_SUMMED, weighs, 0)
+    added = tl.load(row_ptr + ADDED, cache_modifier=".cg")
+    left = tl.where((added == TO_BE_SUMMED) | (added == BEHIND), weighs, 0)
     tl.store(bins_ptr + tl.arange(0, LANES), tl.where(left != 0, counts, 0))

@@ -19,6 +19,7 @@ from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
     ALL_LAST,
+    BEHIND,
     CORE,
     CORE_TOP,
     FIRST_C,
@@ -176,6 +177,9 @@ def split_block(
         tl.atomic_max(row_ptr + GREATEST, tl.max(tl.where(is_open, key, NEG_INF), 0), sem="relaxed")
         start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
         tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)
-    if is_added:
+    is_behind = tl.load(row_ptr + ADDED) == BEHIND
+    if is_added | is_behind:
         widest = widest_of(tl.load(row_ptr + LOW), m)
+        # Of a set that is cut, what lies in the open range is added once the cut is found.
+        x = tl.where((key >= top) | (is_behind == 0), x, float("-inf"))
         add_terms(sums_ptr + row * SUMMANDS, tl.load(meta_ptr + SUMMED), x, m, first_c, widest)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.behind import settle_behind
 from tirage.backends.torch.kernels.bounds import bound_row
 from tirage.backends.torch.kernels.ends import is_last
 from tirage.backends.torch.kernels.entropy import is_dynamic
@@ -18,11 +19,13 @@ from tirage.backends.torch.kernels.layout import (
     ADDED,
     ADDENDS,
     ARRIVED,
+    BEHIND,
     FIRST_C,
     GAP_FIRST,
     GAP_LAST,
     GREATEST,
     HIGH,
+    IDLE,
     IS_GREEDY,
     IS_SPLIT,
     LANES,
@@ -60,7 +63,8 @@ def split_first(
     meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     is_drawn = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
     is_tempered = is_dynamic(tl.load(meta_ptr + SUMMED))
-    if is_drawn & (is_tempered | (tl.load(row_ptr + ADDED) == TO_BE_SUMMED)):
+    added = tl.load(row_ptr + ADDED)
+    if is_drawn & (is_tempered | (added == TO_BE_SUMMED) | (added == BEHIND)):
         if is_tempered:
             weigh_block(
                 x_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, sums_ptr, row, block, size, blocks, steps, BLOCK
@@ -87,6 +91,7 @@ def settle_sums(
     """Bounds a row again whose sums are exact now, unless few of its tokens are open once it is split, and a typical
     ends among them. A function of its own, as most programs need no registers for it."""
     is_split = is_tempered == 0
+    is_behind = is_split & (tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND)
     if is_split:
         least = tl.load(row_ptr + LEAST, cache_modifier=".cg")
         greatest = tl.load(row_ptr + GREATEST, cache_modifier=".cg")
@@ -94,6 +99,12 @@ def settle_sums(
         number = tl.where(least < greatest, tl.load(length_ptr, cache_modifier=".cg"), 0)
         both = number + tl.load(row_ptr + LOWER_LENGTH, cache_modifier=".cg")
         is_split = both <= size // _MANY
+        if is_behind:
+            is_alone = settle_behind(
+                x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, tl.load(length_ptr, cache_modifier=".cg"), meta_ptr,
+                row_ptr, size, blocks, steps, PART, PADDED, 2 * PART,
+            )
+            is_split = is_split & (is_alone != 0)
         if is_split & is_leveled(tl.load(meta_ptr + SUMMED)):
             is_split = holds_end(
                 x_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, list_ptr, number, least, blocks, steps, PART,
@@ -104,6 +115,7 @@ def settle_sums(
         tl.store(bins_ptr + lanes, lanes * 0)
         tl.store(row_ptr + ADDED, IS_SPLIT)
     else:
+        tl.store(row_ptr + IDLE, 0, mask=is_behind == 0)
         tl.debug_barrier()
         bound_row(
             bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, 0, _KNOWN_SUMS, _LIKELY, PADDED
