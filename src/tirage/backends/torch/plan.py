@@ -90,8 +90,8 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or is one that `is_weighed` or `is_behind`. `planes`: the numbers for each token that rows which
-    are drawn as a set need room for.
+    drawn by passes draws, filters, or is one that `is_weighed` or `is_behind`. `planes`: the numbers for each token
+    that rows which are drawn as a set need room for.
     """
 
     meta: NDArray[np.int64]

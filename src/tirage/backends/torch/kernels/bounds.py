@@ -6,13 +6,21 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
-from tirage.backends.torch.kernels.behind import greatest_threshold, is_by_average, puts_off
+from tirage.backends.torch.kernels.behind import (
+    filters_behind,
+    is_by_average,
+    place_of,
+    puts_off,
+    take_back,
+    threshold_in,
+)
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
 from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
+    BASE,
     BEHIND,
     CORE,
     CORE_TOP,
@@ -26,12 +34,14 @@ from tirage.backends.torch.kernels.layout import (
     LANES,
     LAST,
     LAST_C,
+    LEFT,
     LEFT_HIGH,
     LOW,
     LOWER,
     LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
+    MANY,
     MASS_FROM,
     MASS_TO,
     NOT_COUNTED,
@@ -104,12 +114,21 @@ def sharpened(least, most, low, high):
 
 @triton.jit
 def store_bounds(sums_ptr, least, most):
-    """(least, greatest) mass of a row by the bounds of its bins; they are written too."""
+    """Write the least and the greatest mass of a row by the bounds of its bins."""
     low, high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
     tl.store(sums_ptr + MASS_FROM, low)
     tl.store(sums_ptr + MASS_TO, high)
+    store_bases(sums_ptr, low, high)
+
+
+@triton.jit
+def store_bases(sums_ptr, low, high):
+    """Write the least and the greatest mass of the set that the last temperature sees: `resolve` has not come yet to
+    what stands there else."""
     tl.debug_barrier()
-    return low, high
+    tl.store(sums_ptr + LEFT, low)
+    tl.store(sums_ptr + BASE, high)
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -218,20 +237,39 @@ def summed_lanes(row_ptr, IS_KNOWN: tl.constexpr):
 
 
 @triton.jit
-def lane_behind(
-    op, step_ptr, counts, numbers, edge_ptr, least, most, first, last, meta_ptr, row_ptr, c, high, size, s, steps, weighs
+def ranges_behind(
+    counts, numbers, least, most, edge_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size, steps, weighs
 ):  # fmt: skip
-    """The first lane of the cut of an eta or a p-less whose set is cut already: BINS where it removes nothing, or is put
-    off until its sums are exact, else 0, as the whole set is listed."""
+    """The lanes `first`, `reach` and `second` of the open ranges where a step is put off whose set may end in the lanes
+    `first` to `last`: they hold its cut too, unless too many tokens lie there."""
+    at = place_of(tl.load(meta_ptr + SUMMED), meta_ptr, steps)
+    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM + at * 6
+    c, low, number = constant(meta_ptr, FIRST_C), tl.load(row_ptr + LOW), at_lane(numbers, last)
     low_total, high_total = total_of(least, most, first, last)
-    number, low = at_lane(numbers, last), tl.load(row_ptr + LOW)
-    key = greatest_threshold(
-        op, step_ptr, counts, number, edge_ptr, low, high, c, first, last, tl.maximum(low_total, _UNIT), high_total
-    )  # fmt: skip
-    is_out = lane_of_key(key, row_ptr) > last
-    if is_out == 0:
-        is_out = puts_off(op, meta_ptr, row_ptr, number, first, size, s, steps, weighs)
-    return tl.where(is_out, LANES, 0)
+    low_total = tl.maximum(low_total, _UNIT)
+    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
+    for side in range(2):
+        # What both sides read is read again: held in registers it would leave too few.
+        tl.debug_barrier()
+        key = threshold_in(
+            op, step_ptr, side, counts, number, edge_ptr, low, high, c, first, last, low_total, high_total
+        )  # fmt: skip
+        begin, end = end, lane_of_key(key, row_ptr)
+    if (begin > last) | (weighs == 0):
+        takes_back = (weighs == 0) | (filters_behind(at, meta_ptr, steps) == 0)
+        take_back(row_ptr, at, takes_back, begin > last)
+        # The whole set is listed, where no other pass adds it up.
+        first = tl.where((weighs == 0) & (begin <= last), 0, first)
+    else:
+        is_apart = end < first
+        before = tl.where(begin > 0, at_lane(numbers, begin - 1), 0)
+        between = at_lane(numbers, first - 1) - at_lane(numbers, tl.minimum(end, first - 1))
+        if number - before - tl.where(is_apart, between, 0) <= size // MANY:
+            second, reach = tl.where(is_apart, first, second), tl.where(is_apart, end, reach)
+            first = tl.minimum(begin, first)
+    is_put = tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND
+    tl.store(row_ptr + WHOLE, 1, mask=is_put)
+    return first, reach, second
 
 
 @triton.jit
@@ -252,7 +290,7 @@ def removed_lane(numbers, end):
 
 @triton.jit
 def goal_lanes(
-    op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
+    op, step_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_known, is_alone
 ):  # fmt: skip
     """(first lane, last lane) of the cut of a top-p, BINS where it cuts nothing; see `bound` for `first` and `last`.
 
@@ -261,8 +299,8 @@ def goal_lanes(
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
     low_total, high_total = total_of(least, most, first, last)
     a, b, joint = tl.load(step_ptr + 1), tl.load(step_ptr + 2), tl.load(step_ptr + 4) > 0
-    low_goal = target_of(a, tl.where(joint, base_low, low_total), b)
-    high_goal = target_of(a, tl.where(joint, base_high, high_total), b)
+    low_goal = target_of(a, tl.where(joint, tl.load(sums_ptr + LEFT, cache_modifier=".cg"), low_total), b)
+    high_goal = target_of(a, tl.where(joint, tl.load(sums_ptr + BASE, cache_modifier=".cg"), high_total), b)
     if low_goal <= high_total:
         certain = (high_goal <= low_total) | (last == LANES)
         begin = first_lane(most >= low_goal)
@@ -392,12 +430,11 @@ def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, 
 
 @triton.jit
 def top_p_lanes(
-    op, step_ptr, edge_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_known,
-    is_alone,
+    op, step_ptr, edge_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_first, is_known, is_alone
 ):  # fmt: skip
     """The same of a top-p; writes whether it needs the mass of the whole row."""
     begin, end = goal_lanes(
-        op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
+        op, step_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_known, is_alone
     )  # fmt: skip
     is_needed = needs_whole(step_ptr, edge_ptr, least, most, end, m, c, first == LANES, is_first)
     tl.store(row_ptr + WHOLE, 1, mask=is_needed & (begin < LANES))
@@ -511,7 +548,7 @@ def bound_row(
     numbers = tl.cumsum(counts, 0)
     least, most = masses(counts, bins_ptr, high, m, c)
     least, most = sharpened(least, most, low_whole, high_whole)
-    base_low, base_high = store_bounds(sums_ptr, least, most)
+    store_bounds(sums_ptr, least, most)
     first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
     second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
     is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
@@ -522,7 +559,8 @@ def bound_row(
         is_first, is_known = knows(c, meta_ptr, CERTAIN)
         if is_temperature(op):
             least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
-            base_low, base_high = total_of(least, most, first, last)
+            low_base, high_base = total_of(least, most, first, last)
+            store_bases(sums_ptr, low_base, high_base)
         # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
         begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
         if reads_mass(op) | is_xtc(op):
@@ -531,15 +569,13 @@ def bound_row(
             )
         if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
             begin, end = summed_lanes(row_ptr, IS_KNOWN)
-        if is_by_average(op) & (is_uncut == 0) & is_first & is_sure:
-            begin = lane_behind(
-                op, step_ptr, counts, numbers, bins_ptr, least, most, first, last, meta_ptr, row_ptr, c, high, size, s,
-                steps, weighs,
-            )  # fmt: skip
+        if not IS_KNOWN and is_by_average(op) & (is_uncut == 0) & is_first & is_sure & (second == LANES):
+            number = at_lane(numbers, last)
+            begin = tl.where(puts_off(op, meta_ptr, row_ptr, number, first, size, s, steps, weighs), LANES, begin)
         if is_top_p(op):
             begin, end = top_p_lanes(
-                op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
-                is_first, is_known, (is_sure == 0) | (s + 1 == steps),
+                op, step_ptr, bins_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_first, is_known,
+                (is_sure == 0) | (s + 1 == steps),
             )  # fmt: skip
         begin, end = with_least(op, step_ptr, numbers, begin, end)
         # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
@@ -554,6 +590,11 @@ def bound_row(
             is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
             may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
     tl.debug_barrier()
+    if not IS_KNOWN and tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND:
+        first, reach, second = ranges_behind(
+            counts, numbers, least, most, bins_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size,
+            steps, weighs,
+        )  # fmt: skip
     store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
     # The next draw counts from 0.
     tl.debug_barrier()

@@ -41,6 +41,9 @@ TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT, BEHIND = (tl.constexpr(at) for at in (1,
 """Whether the terms of a row are summed where it is split, or before, or the row is split already, or whether those
 above its open range are, for the threshold of a set that is cut there (`behind`); 0 where none are."""
 
+MANY = tl.constexpr(16)
+"""A row of whose tokens more than one in so many is open is read once more: each is read some 18 times otherwise."""
+
 TERMS = 5
 """Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""
 SUMMANDS, ADDENDS = tl.constexpr(plan.SUMS), tl.constexpr(TERMS)

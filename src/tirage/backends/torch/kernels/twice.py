@@ -32,6 +32,7 @@ from tirage.backends.torch.kernels.layout import (
     LEAST,
     LOWER_LENGTH,
     LOWEST,
+    MANY,
     OPEN,
     SUMMANDS,
     SUMMED,
@@ -46,8 +47,6 @@ from tirage.backends.torch.kernels.passes import split_block, weigh_block
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import mean_of, summed
 
-_MANY = tl.constexpr(16)
-"""A row of whose tokens more than one in so many is open is read once more: each is read some 18 times otherwise."""
 _KNOWN_SUMS, _LIKELY = tl.constexpr(True), tl.constexpr(False)
 
 
@@ -98,7 +97,7 @@ def settle_sums(
         # Tokens of one key are only counted.
         number = tl.where(least < greatest, tl.load(length_ptr, cache_modifier=".cg"), 0)
         both = number + tl.load(row_ptr + LOWER_LENGTH, cache_modifier=".cg")
-        is_split = both <= size // _MANY
+        is_split = both <= size // MANY
         if is_behind:
             is_alone = settle_behind(
                 x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, tl.load(length_ptr, cache_modifier=".cg"), meta_ptr,
@@ -117,11 +116,13 @@ def settle_sums(
     else:
         tl.store(row_ptr + IDLE, 0, mask=is_behind == 0)
         tl.debug_barrier()
+        # Held until the row is bounded again, this and more would leave too few registers.
+        tl.store(length_ptr, 0)
         bound_row(
             bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, 0, _KNOWN_SUMS, _LIKELY, PADDED
         )
-        if is_tempered == 0:
-            unsplit(sums_ptr, row_ptr, length_ptr)
+        if is_dynamic(tl.load(meta_ptr + SUMMED)) == 0:
+            unsplit(sums_ptr, row_ptr)
 
 
 @triton.jit
@@ -157,12 +158,12 @@ def holds_end(
 
 
 @triton.jit
-def unsplit(sums_ptr, row_ptr, length_ptr):
-    """Forgets what was found of a row that is split once more, but for its sums where these are still asked for."""
+def unsplit(sums_ptr, row_ptr):
+    """Forgets what was found of a row that is split once more, but for its sums where these are still asked for, and
+    for the length of its list."""
     tl.debug_barrier()
     tl.store(row_ptr + LEAST, POS_INF)
     tl.store(row_ptr + GREATEST, NEG_INF)
-    tl.store(length_ptr, 0)
     none = tl.full((), 0, tl.int64)
     tl.store(sums_ptr + GAP_FIRST, none)
     tl.store(sums_ptr + GAP_LAST, none)
