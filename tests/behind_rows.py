@@ -7,6 +7,7 @@ import torch
 from random_rows import FILTERS, Pile, rows_of
 from triton_jobs import SIZES, Job, _operands_at, _tiles, shaped_logits
 
+from tirage import SamplingParams
 from tirage.backends.torch import as_logits, triton
 from tirage.exact import numbers
 from tirage.operators import Operation
@@ -22,8 +23,29 @@ from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
 from tirage.operators.xtc import XTC, XTC_TIES_KEPT
 
+BEHIND = {
+    "top-p and eta": SamplingParams(top_p=0.95, eta_cutoff=3e-4),
+    "top-p and p-less": SamplingParams(top_p=0.95, p_less="norm"),
+    "min-p and eta": SamplingParams(min_p=0.02, eta_cutoff=3e-4),
+    "epsilon and eta": SamplingParams(epsilon_cutoff=3e-5, eta_cutoff=3e-4),
+    "top-k of 20,000 and eta": SamplingParams(top_k=20000, eta_cutoff=3e-4),
+}
+"""Requests with a threshold by sums of a set that another cut leaves, which may be large."""
 _BEFORE = (TOP_P, TOP_P, TOP_K, MIN_P, EPSILON, TOP_A, FLOORED[TOP_P], FLOORED[MIN_P], MIN_P_LOGIT)
-_BEHIND = (None, None, TEMPERATURE, TOP_P, XTC, XTC_TIES_KEPT, TOP_K, MIN_P, EPSILON, ETA, P_LESS, FLOORED[TOP_P])
+_BEHIND = (
+    *6 * (None,),
+    TEMPERATURE,
+    TEMPERATURE,
+    TOP_P,
+    XTC,
+    XTC_TIES_KEPT,
+    TOP_K,
+    MIN_P,
+    EPSILON,
+    ETA,
+    P_LESS,
+    FLOORED[TOP_P],
+)
 
 
 def behind_job(number: int, rows: int) -> Job:
@@ -33,11 +55,11 @@ def behind_job(number: int, rows: int) -> Job:
     size = (*SIZES[-7:], 600, 1500)[number % 9]
     logits = shaped_logits(r, rows, size, number)
     for row in logits:
-        if r.random() < 0.4:
-            row[:] = torch.from_numpy((r.choice([0.01, 0.3, 2.0]) * r.standard_normal(size)).astype(np.float32))
+        if r.random() < 0.7:
+            row[:] = torch.from_numpy((r.choice([0.05, 0.3, 1.0, 2.0]) * r.standard_normal(size)).astype(np.float32))
     if number % 2:
-        logits = (logits * float(r.choice([1, 4, 32]))).round() / 4
-    op = (ETA, P_LESS, ETA, P_LESS, TOP_N_SIGMA)[number // 2 % 5]
+        logits = (logits * 32).round() / float(r.choice([8, 32]))
+    op = TOP_N_SIGMA if number % 10 == 9 else (ETA, P_LESS)[number // 2 % 2]
     while True:
         before = [_BEFORE[at] for at in r.permutation(len(_BEFORE))[: int(r.choice([1, 1, 2, 3]))]]
         behind = [each for at in r.permutation(len(_BEHIND))[:1] if (each := _BEHIND[at]) is not None]
@@ -60,11 +82,11 @@ def _operands(op: Operation, size: int, r: np.random.Generator) -> tuple[int, ..
     if r.random() < 0.2:
         return known
     if op in (TOP_P, FLOORED[TOP_P]):
-        return int(r.uniform(0.2, 1) ** 0.3 * 2**32), *known[1:]
+        return int(r.uniform(0.4, 1) ** 0.3 * 2**32), *known[1:]
     if op == TOP_K:
-        return int(r.integers(1, size + 2)), *known[1:]
+        return int(r.integers(size // 8, size + 2)), *known[1:]
     if op in (MIN_P, FLOORED[MIN_P]):
-        return numbers.ratio_threshold(float(10.0 ** -r.uniform(0, 6))), *known[1:]
+        return numbers.ratio_threshold(float(10.0 ** -r.uniform(0.1, 2))), *known[1:]
     if op == EPSILON:
-        return numbers.scaled_fraction(float(r.uniform(0.01, 1.5) / size))
+        return numbers.scaled_fraction(float(r.uniform(0.2, 1) / size))
     return known

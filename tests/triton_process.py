@@ -26,7 +26,7 @@ import numpy as np
 import recorded_triton
 import torch
 import typical_rows
-from behind_rows import behind_job
+from behind_rows import BEHIND, behind_job
 from numpy.typing import NDArray
 from steady_steps import Steps
 from torch_worlds import TorchWorld, stepped_by
@@ -561,7 +561,7 @@ def main() -> None:
         results: dict[str, Callable[[], list[Any]]] = {
             "programs": lambda: [*at_programs(jobs, rows, [], folder)],
             "likely": lambda: [*at_programs(jobs, rows, json.load(sys.stdin), folder, job=likely_job)],
-            "behind": lambda: [*at_programs(jobs, rows, json.load(sys.stdin), folder, job=behind_job)],
+            "behind": lambda: [*at_programs(jobs, rows, json.load(sys.stdin) or [], folder, job=behind_job)],
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
@@ -570,6 +570,7 @@ def main() -> None:
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
+            "counted behind": lambda: [counts(rows, BEHIND)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
             "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],
             "edited counts": lambda: [edited_counts()],

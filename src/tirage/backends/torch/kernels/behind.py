@@ -208,7 +208,7 @@ def cut_before(
         floor = least_number(op, step_ptr)
         if floor > 1:
             there = number + open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
-            op = tl.where(there < floor, 0, op)
+            op, floor = tl.where(there < floor, 0, op), tl.where(there < floor, 0, floor)
         total = whole
         if cut_key > NEG_INF:
             total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)

@@ -2,7 +2,8 @@
 
 A dynamic temperature follows from sums over its row, which is read for them alone. Other rows that are summed are split
 on the way, as the bounds of their sums mostly say enough. Where they leave many tokens open, or a typical ends where
-its row was not left open, the range is looked for again, and `split` reads the row once more.
+its row was not left open, the range is looked for again, and `split` reads the row once more. So it does for a set that
+is summed (`behind`) where other filters stand behind, or the threshold was not left open.
 """
 
 from __future__ import annotations
