@@ -224,17 +224,35 @@ LEVEL_MISTAKES = {
         "is_in(key, ids, cut_key, cut_id)",
     ),
     "what a typical by rank removes above the mean stays": ("(key > end) & (is_in", "(key < end) & (is_in"),
-    "a row is summed again where it is split again": (
-        "tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) == TO_BE_SUMMED",
-        "tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) != 0",
-    ),
+    "a row is summed again where it is split again": ("is_behind = added == TO_BE_SUMMED,", "is_behind = added != 0,"),
     "a row is split again that is split": ("(tl.load(row_ptr + ADDED) != IS_SPLIT)", "True"),
     "exact sums are of half the mass": (
-        "judged(op, step_ptr, low_whole, sums_ptr)",
-        "judged(op, step_ptr, low_whole >> 1, sums_ptr)",
+        'judged(op, step_ptr, tl.load(sums_ptr + 1, cache_modifier=".cg"), sums_ptr)',
+        'judged(op, step_ptr, tl.load(sums_ptr + 1, cache_modifier=".cg") >> 1, sums_ptr)',
     ),
 }
 """Mistakes that jobs of `LEVEL_JOBS` see."""
+BEHIND_JOBS = (1, 3, 12, 13, 20)
+"""Rows with an eta or a p-less behind cuts that leave many tokens (`behind_rows.py`)."""
+BEHIND_MISTAKES = {
+    "of the tokens where a set ends none is in its sums": (
+        "        sums += tl.load(sums_ptr + at, mask=at < ADDENDS",
+        "        sums += 0 * tl.load(sums_ptr + at, mask=at < ADDENDS",
+    ),
+    "a set has the sums of what lies above its threshold's range": (
+        "tl.where(lower < lower_top, lower_top, top)) | is_added",
+        "top) | is_added",
+    ),
+    "cuts are run again that a threshold by sums takes the place of": (
+        "tl.where(is_idle, kept | (one << at), (one << at) - 1))",
+        "tl.where(is_idle, kept | (one << at), kept))",
+    ),
+    "filters behind a threshold that was put off are forgotten": (
+        "(is_split & (filters_behind(at, meta_ptr, steps) == 0)).to(tl.int32)",
+        "is_split.to(tl.int32)",
+    ),
+}
+"""Mistakes that jobs of `BEHIND_JOBS` see."""
 SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step."""
@@ -296,6 +314,7 @@ CASES = [
     *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60), ("sets", SET_JOBS, 40)),
     *(("programs", FIRST_JOBS, 60), ("bounds", FIRST_JOBS[:2], 60)),
     ("programs", LEVEL_JOBS, 60),
+    ("behind", BEHIND_JOBS, 60),
     # Its row 727 has a threshold that lets all tokens pass, and no logit above the least float32.
     ("bounds", (2,), 1000),
 ]
@@ -380,6 +399,20 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
 def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
     done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES | FIRST_MISTAKES | LEVEL_MISTAKES)[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
+    if done.returncode != -signal.SIGSEGV:
+        assert done.returncode == 0, done.stderr
+        assert sum(job["differences"] for job in json.loads(done.stdout)) > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
+        for at, each in enumerate(BEHIND_MISTAKES)
+    ],
+)
+def test_a_mistake_in_thresholds_of_large_sets_is_seen(name: str) -> None:
+    done = started("behind", BEHIND_JOBS, 60, given=[BEHIND_MISTAKES[name]])
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr
         assert sum(job["differences"] for job in json.loads(done.stdout)) > 0

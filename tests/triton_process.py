@@ -26,6 +26,7 @@ import numpy as np
 import recorded_triton
 import torch
 import typical_rows
+from behind_rows import BEHIND, behind_job
 from counted_shapes import OTHERS, SHAPES, SIZE, logits_of
 from numpy.typing import NDArray
 from steady_steps import Steps
@@ -547,6 +548,7 @@ def main() -> None:
         results: dict[str, Callable[[], list[Any]]] = {
             "programs": lambda: [*at_programs(jobs, rows, [], folder)],
             "likely": lambda: [*at_programs(jobs, rows, json.load(sys.stdin), folder, job=likely_job)],
+            "behind": lambda: [*at_programs(jobs, rows, json.load(sys.stdin) or [], folder, job=behind_job)],
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
@@ -555,6 +557,7 @@ def main() -> None:
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
+            "counted behind": lambda: [counts(rows, BEHIND)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
             "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],
             "counts of others": lambda: [counts(rows, OF_OTHER_SHAPES, OTHERS)],

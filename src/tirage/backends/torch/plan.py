@@ -90,8 +90,8 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or is one that `is_weighed`. `planes`: the numbers for each token that rows which
-    are drawn as a set need room for.
+    drawn by passes draws, filters, or is one that `is_weighed` or `is_behind`. `planes`: the numbers for each token
+    that rows which are drawn as a set need room for.
     """
 
     meta: NDArray[np.int64]
@@ -121,7 +121,8 @@ class DrawPlan:
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
         filters = np.isin(ops, (*CUTS, *DYNAMIC, *COINS, *LEVELS)).any(axis=1) | (first != last)
         draws = kind == BY_PASSES
-        some = [bool(which.any()) for which in (draws, filters & draws, is_weighed(ops, sums) & draws)]
+        weighed = is_weighed(ops, sums) | is_behind(programs, sums)
+        some = [bool(which.any()) for which in (draws, filters & draws, weighed & draws)]
         return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
 
     def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:
@@ -194,6 +195,15 @@ def is_weighed(ops: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.bo
     behind = np.cumsum(ops == sums[:, None], axis=1) - (ops == sums[:, None]) > 0
     cuts = (behind & (ops >= FIRST_FILTER) & (ops != TEMPERATURE)).any(axis=1)
     return np.isin(sums, DYNAMIC) | np.isin(ops, LEVELS).any(axis=1) | ((sums > 0) & cuts)
+
+
+def is_behind(programs: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows of `programs` [B, S, 6] that may be read for the sums of a set which other filters cut: that of
+    their first eta or p-less, where no step before it leaves few tokens, or is a top-h."""
+    ops = programs[:, :, 0]
+    before = np.isin(sums, (ETA, P_LESS))[:, None] & (np.cumsum(ops == sums[:, None], axis=1) == 0)
+    is_listed = (before & (_leaves_few(programs) | (ops == TOP_H))).any(axis=1)
+    return (before & np.isin(ops, CUTS)).any(axis=1) & ~is_listed
 
 
 def _leaves_few(programs: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -6,12 +6,22 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
+from tirage.backends.torch.kernels.behind import (
+    filters_behind,
+    is_by_average,
+    place_of,
+    puts_off,
+    take_back,
+    threshold_in,
+)
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
 from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
+    BASE,
+    BEHIND,
     CORE,
     CORE_TOP,
     FACTOR,
@@ -24,12 +34,14 @@ from tirage.backends.torch.kernels.layout import (
     LANES,
     LAST,
     LAST_C,
+    LEFT,
     LEFT_HIGH,
     LOW,
     LOWER,
     LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
+    MANY,
     MASS_FROM,
     MASS_TO,
     NOT_COUNTED,
@@ -45,7 +57,17 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     first_lane,
 )  # fmt: skip
-from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels, times
+from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels
+from tirage.backends.torch.kernels.masses import (
+    at_lane,
+    likely_lanes,
+    masses,
+    masses_again,
+    sharpened,
+    store_bases,
+    store_bounds,
+    total_of,
+)
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_key,
@@ -71,62 +93,8 @@ _TOP_H, _FIRST = tl.constexpr(int(TOP_H)), tl.constexpr(TOKENS)
 _UNIT, _UNKNOWN = tl.constexpr(1 << 40), tl.constexpr(-(1 << 31))
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _UNKNOWN_SUMS = tl.constexpr(False)
-_UNEVEN = tl.constexpr(2.0**-4)
-"""A mass is likely in the middle of its bounds, but for this part of what lies between them."""
 _RARE = tl.constexpr(9)
 """A cut is looked for without the mass of its row where that is in vain once in 2^9 rows at most."""
-
-
-@triton.jit
-def at_lane(values, lane):
-    """One of the values [BINS]."""
-    return tl.sum(tl.where(tl.arange(0, LANES) == lane, values, 0), 0)
-
-
-@triton.jit
-def masses(counts, edge_ptr, high, m, c):
-    """(least, greatest) mass of bins 0 ... i under c, int64 [BINS], by the number of tokens in each and their edges."""
-    edge, before = edges_of(edge_ptr, high)
-    # The likeliest token weighs 2^40.
-    is_top = tl.arange(0, LANES) == first_lane(counts > 0)
-    n, known = (counts - is_top.to(tl.int32)).to(tl.int64), tl.where(is_top, _UNIT, 0)
-    least = n * weight_of(exponent_of(value_of(edge), m, c)) + known
-    most = n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)) + known
-    return tl.cumsum(least, 0), tl.cumsum(most, 0)
-
-
-@triton.jit
-def sharpened(least, most, low, high):
-    """The same bounds where the mass of the row is known to lie between two: what the rest weighs bounds them too."""
-    rest_least, rest_most = at_lane(least, NOT_COUNTED) - least, at_lane(most, NOT_COUNTED) - most
-    return tl.maximum(least, low - rest_most), tl.minimum(most, high - rest_least)
-
-
-@triton.jit
-def store_bounds(sums_ptr, least, most):
-    """(least, greatest) mass of a row by the bounds of its bins; they are written too."""
-    low, high = at_lane(least, NOT_COUNTED), at_lane(most, NOT_COUNTED)
-    tl.store(sums_ptr + MASS_FROM, low)
-    tl.store(sums_ptr + MASS_TO, high)
-    tl.debug_barrier()
-    return low, high
-
-
-@triton.jit
-def masses_again(counts, edge_ptr, sums_ptr, high, m, c, is_first):
-    """The masses of bins under a temperature; where that is the first one, the mass of the row sharpens them."""
-    least, most = masses(counts, edge_ptr, high, m, c)
-    if is_first:
-        known = tl.load(sums_ptr + MASS_FROM, cache_modifier=".cg")
-        least, most = sharpened(least, most, known, tl.load(sums_ptr + MASS_TO, cache_modifier=".cg"))
-    return least, most
-
-
-@triton.jit
-def total_of(least, most, first, last):
-    """(least, greatest) mass of a set that holds the bins before `first`, none after `last` and may cut between."""
-    low = tl.where(first > 0, at_lane(least, first - 1), 0)
-    return low, at_lane(most, tl.minimum(last, NOT_COUNTED))
 
 
 @triton.jit
@@ -188,7 +156,8 @@ def store_summed(
         low = tl.load(row_ptr + LOW)
         widest = widest_of(low, m)
         if IS_KNOWN:
-            limit, weight = judged(op, step_ptr, low_whole, sums_ptr)
+            # They are those of a set where the steps that cut it are left out.
+            limit, weight = judged(op, step_ptr, tl.load(sums_ptr + 1, cache_modifier=".cg"), sums_ptr)
             begin = lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
             end = begin
         else:
@@ -217,6 +186,42 @@ def summed_lanes(row_ptr, IS_KNOWN: tl.constexpr):
 
 
 @triton.jit
+def ranges_behind(
+    counts, numbers, least, most, edge_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size, steps, weighs
+):  # fmt: skip
+    """The lanes `first`, `reach` and `second` of the open ranges where a step is put off whose set may end in the lanes
+    `first` to `last`: they hold its cut too, unless too many tokens lie there."""
+    at = place_of(tl.load(meta_ptr + SUMMED), meta_ptr, steps)
+    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM + at * 6
+    c, low, number = constant(meta_ptr, FIRST_C), tl.load(row_ptr + LOW), at_lane(numbers, last)
+    low_total, high_total = total_of(least, most, first, last)
+    low_total = tl.maximum(low_total, _UNIT)
+    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
+    for side in range(2):
+        # What both sides read is read again: held in registers it would leave too few.
+        tl.debug_barrier()
+        key = threshold_in(
+            op, step_ptr, side, counts, number, edge_ptr, low, high, c, first, last, low_total, high_total
+        )  # fmt: skip
+        begin, end = end, lane_of_key(key, row_ptr)
+    if (begin > last) | (weighs == 0):
+        takes_back = (weighs == 0) | (filters_behind(at, meta_ptr, steps) == 0)
+        take_back(row_ptr, at, takes_back, begin > last)
+        # The whole set is listed, where no other pass adds it up.
+        first = tl.where((weighs == 0) & (begin <= last), 0, first)
+    else:
+        is_apart = end < first
+        before = tl.where(begin > 0, at_lane(numbers, begin - 1), 0)
+        between = at_lane(numbers, first - 1) - at_lane(numbers, tl.minimum(end, first - 1))
+        if number - before - tl.where(is_apart, between, 0) <= size // MANY:
+            second, reach = tl.where(is_apart, first, second), tl.where(is_apart, end, reach)
+            first = tl.minimum(begin, first)
+    is_put = tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND
+    tl.store(row_ptr + WHOLE, 1, mask=is_put)
+    return first, reach, second
+
+
+@triton.jit
 def with_least(op, step_ptr, numbers, begin, end):
     """(first lane, last lane) of a cut that leaves at least some number of tokens, if its step asks for that."""
     floor = least_number(op, step_ptr)
@@ -233,30 +238,8 @@ def removed_lane(numbers, end):
 
 
 @triton.jit
-def likely_lanes(a, b, least, most):
-    """(first lane, last lane) that likely hold where a top-p cuts, by the bounds of what bins 0 ... i weigh.
-
-    Masses are likely halfway between their bounds, where logits are spread evenly in their lanes, or nearly so. What
-    lanes are off by mostly makes up for each other, but where few of them weigh much it may not. As the goal is a part
-    of the whole mass, what is up to a lane counts for the rest of that only, and what is behind it for the part.
-    """
-    lanes, width = tl.arange(0, LANES), (most - least).to(tl.float32)
-    total = at_lane(least, NOT_COUNTED) + (at_lane(most - least, NOT_COUNTED) >> 1)
-    goal = target_of(a, total, b)
-    part = tl.div_rn(goal.to(tl.float32), total.to(tl.float32))
-    rest = tl.maximum(1.0 - part, 0.0)
-    even = times(times(rest, width) + times(part, at_lane(width, NOT_COUNTED) - width), _UNEVEN)
-    width -= tl.where(lanes > 0, tl.gather(width, tl.maximum(lanes - 1, 0), 0), 0.0)
-    square = tl.cumsum(times(width, width), 0)
-    behind = tl.maximum(at_lane(square, NOT_COUNTED) - square, 0.0)
-    single = tl.sqrt_rn(times(times(rest, rest), square) + times(times(part, part), behind))
-    doubt, middle = tl.maximum(even, single).to(tl.int64), least + ((most - least) >> 1)
-    return first_lane(middle >= goal - doubt), first_lane(middle >= goal + doubt)
-
-
-@triton.jit
 def goal_lanes(
-    op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
+    op, step_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_known, is_alone
 ):  # fmt: skip
     """(first lane, last lane) of the cut of a top-p, BINS where it cuts nothing; see `bound` for `first` and `last`.
 
@@ -265,8 +248,8 @@ def goal_lanes(
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
     low_total, high_total = total_of(least, most, first, last)
     a, b, joint = tl.load(step_ptr + 1), tl.load(step_ptr + 2), tl.load(step_ptr + 4) > 0
-    low_goal = target_of(a, tl.where(joint, base_low, low_total), b)
-    high_goal = target_of(a, tl.where(joint, base_high, high_total), b)
+    low_goal = target_of(a, tl.where(joint, tl.load(sums_ptr + LEFT, cache_modifier=".cg"), low_total), b)
+    high_goal = target_of(a, tl.where(joint, tl.load(sums_ptr + BASE, cache_modifier=".cg"), high_total), b)
     if low_goal <= high_total:
         certain = (high_goal <= low_total) | (last == LANES)
         begin = first_lane(most >= low_goal)
@@ -354,6 +337,13 @@ def store_ranges(row_ptr, edge_ptr, high, first, reach, second, widest):
 
 
 @triton.jit
+def running(step_ptr, row_ptr, s):
+    """The operation of the step s of a row, 0 where it is left out."""
+    idle = tl.load(row_ptr + IDLE, cache_modifier=".cg")
+    return tl.where(((idle >> s) & 1) != 0, 0, tl.load(step_ptr))
+
+
+@triton.jit
 def note_idle(op, begin, is_sure, is_known, row_ptr, s):
     """Write that the step s of a row removes no token, whatever the exact sums are: `resolve` does not run it then.
 
@@ -386,12 +376,11 @@ def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, 
 
 @triton.jit
 def top_p_lanes(
-    op, step_ptr, edge_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_first, is_known,
-    is_alone,
+    op, step_ptr, edge_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_first, is_known, is_alone
 ):  # fmt: skip
     """The same of a top-p; writes whether it needs the mass of the whole row."""
     begin, end = goal_lanes(
-        op, step_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr, is_known, is_alone
+        op, step_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_known, is_alone
     )  # fmt: skip
     is_needed = needs_whole(step_ptr, edge_ptr, least, most, end, m, c, first == LANES, is_first)
     tl.store(row_ptr + WHOLE, 1, mask=is_needed & (begin < LANES))
@@ -410,7 +399,8 @@ def counts_none(meta_ptr, steps):
 
 @triton.jit
 def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
-    """The numbers of tokens in the bins of a row; their edges take the place of these. What steps leave is cleared."""
+    """The numbers of tokens in the bins of a row; their edges take the place of these. What steps leave is cleared, but
+    for which of them are left out."""
     lanes = tl.arange(0, LANES)
     counts = tl.load(bins_ptr + lanes)
     tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
@@ -421,7 +411,6 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + LOWER, NEG_INF)
     tl.store(row_ptr + LOWER_TOP, NEG_INF)
     tl.store(row_ptr + LOWER_LENGTH, 0)
-    tl.store(row_ptr + IDLE, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
     tl.store(row_ptr + HOLE_END, POS_INF)
     tl.store(row_ptr + LEFT_HIGH, high)
@@ -475,6 +464,7 @@ def bound_first(
     CERTAIN: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """What `bound_row` does of a row whose sums are not known: in a function of its own it spills no registers."""
+    tl.store(row_ptr + IDLE, 0)
     bound_row(
         bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs, _UNKNOWN_SUMS, CERTAIN, PADDED
     )  # fmt: skip
@@ -504,18 +494,19 @@ def bound_row(
     numbers = tl.cumsum(counts, 0)
     least, most = masses(counts, bins_ptr, high, m, c)
     least, most = sharpened(least, most, low_whole, high_whole)
-    base_low, base_high = store_bounds(sums_ptr, least, most)
+    store_bounds(sums_ptr, least, most)
     first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
     second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
     is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
-        op, is_uncut = tl.load(step_ptr), first == LANES
+        op, is_uncut = running(step_ptr, row_ptr, s), first == LANES
         c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
         is_first, is_known = knows(c, meta_ptr, CERTAIN)
         if is_temperature(op):
             least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
-            base_low, base_high = total_of(least, most, first, last)
+            low_base, high_base = total_of(least, most, first, last)
+            store_bases(sums_ptr, low_base, high_base)
         # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
         begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
         if reads_mass(op) | is_xtc(op):
@@ -524,10 +515,13 @@ def bound_row(
             )
         if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
             begin, end = summed_lanes(row_ptr, IS_KNOWN)
+        if not IS_KNOWN and is_by_average(op) & (is_uncut == 0) & is_first & is_sure & (second == LANES):
+            number = at_lane(numbers, last)
+            begin = tl.where(puts_off(op, meta_ptr, row_ptr, number, first, size, s, steps, weighs), LANES, begin)
         if is_top_p(op):
             begin, end = top_p_lanes(
-                op, step_ptr, bins_ptr, least, most, first, last, base_low, base_high, m, c, high, row_ptr,
-                is_first, is_known, (is_sure == 0) | (s + 1 == steps),
+                op, step_ptr, bins_ptr, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_first, is_known,
+                (is_sure == 0) | (s + 1 == steps),
             )  # fmt: skip
         begin, end = with_least(op, step_ptr, numbers, begin, end)
         # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
@@ -542,8 +536,14 @@ def bound_row(
             is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
             may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
     tl.debug_barrier()
+    if not IS_KNOWN and tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND:
+        first, reach, second = ranges_behind(
+            counts, numbers, least, most, bins_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size,
+            steps, weighs,
+        )  # fmt: skip
     store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
     # The next draw counts from 0.
     tl.debug_barrier()
-    left = tl.where(tl.load(row_ptr + ADDED, cache_modifier=".cg") == TO_BE_SUMMED, weighs, 0)
+    added = tl.load(row_ptr + ADDED, cache_modifier=".cg")
+    left = tl.where((added == TO_BE_SUMMED) | (added == BEHIND), weighs, 0)
     tl.store(bins_ptr + tl.arange(0, LANES), tl.where(left != 0, counts, 0))

@@ -37,8 +37,12 @@ WIDTH = tl.constexpr(ROW)
     LOWER, LOWER_TOP, LOWER_LENGTH, IDLE, CORE, CORE_TOP, HOLE_KEY, HOLE_ID, HOLE_END, KNOT,
 ) = (tl.constexpr(at) for at in range(ROW - KNOTS + 1))  # fmt: skip
 
-TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT = (tl.constexpr(at) for at in (1, 2, 3))
-"""Whether the terms of a row are summed where it is split, or before, or the row is split already; 0 where none are."""
+TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT, BEHIND = (tl.constexpr(at) for at in (1, 2, 3, 4))
+"""Whether the terms of a row are summed where it is split, or before, or the row is split already, or whether those
+above its open range are, for the threshold of a set that is cut there (`behind`); 0 where none are."""
+
+MANY = tl.constexpr(16)
+"""A row of whose tokens more than one in so many is open is read once more: each is read some 18 times otherwise."""
 
 TERMS = 5
 """Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""

@@ -19,6 +19,7 @@ from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
     ALL_LAST,
+    BEHIND,
     CORE,
     CORE_TOP,
     FIRST_C,
@@ -130,7 +131,8 @@ def split_block(
     first_c, last_c = constant(meta_ptr, FIRST_C), constant(row_ptr, LAST)
     lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
     m, at, is_whole = value_of(tl.load(row_ptr + HIGH)), row * blocks + block, tl.load(row_ptr + WHOLE) != 0
-    high, is_added = tl.load(ends_ptr + at), tl.load(row_ptr + ADDED) == TO_BE_SUMMED
+    high, added = tl.load(ends_ptr + at), tl.load(row_ptr + ADDED)
+    is_added, is_behind = added == TO_BE_SUMMED, added == BEHIND
     # The smaller constant gives the larger weight.
     heaviest = weight_of(exponent_of(value_of(high), m, tl.minimum(first_c, last_c)))
     lower, lower_top = tl.load(row_ptr + LOWER), tl.load(row_ptr + LOWER_TOP)
@@ -167,7 +169,8 @@ def split_block(
         is_lower = (key >= lower) & (key < lower_top)
         one = is_lower.to(tl.int32)
         start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
-        tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), key, mask=is_lower)
+        told = tl.where(is_behind, ids, key)
+        tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), told, mask=is_lower)
     is_open &= key < tl.where(lowest + 1 < top, top, lowest)
     one = is_open.to(tl.int32)
     count = tl.sum(one, 0)
@@ -176,6 +179,8 @@ def split_block(
         tl.atomic_max(row_ptr + GREATEST, tl.max(tl.where(is_open, key, NEG_INF), 0), sem="relaxed")
         start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
         tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)
-    if is_added:
+    if is_added | is_behind:
         widest = widest_of(tl.load(row_ptr + LOW), m)
+        # Of a set that is cut, what lies in the range of the cut is added once that is found.
+        x = tl.where((key >= tl.where(lower < lower_top, lower_top, top)) | is_added, x, float("-inf"))
         add_terms(sums_ptr + row * SUMMANDS, tl.load(meta_ptr + SUMMED), x, m, first_c, widest)

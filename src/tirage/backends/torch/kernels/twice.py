@@ -2,7 +2,8 @@
 
 A dynamic temperature follows from sums over its row, which is read for them alone. Other rows that are summed are split
 on the way, as the bounds of their sums mostly say enough. Where they leave many tokens open, or a typical ends where
-its row was not left open, the range is looked for again, and `split` reads the row once more.
+its row was not left open, the range is looked for again, and `split` reads the row once more. So it does for a set that
+is summed (`behind`) where other filters stand behind, or the threshold was not left open.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.behind import settle_behind
 from tirage.backends.torch.kernels.bounds import bound_row
 from tirage.backends.torch.kernels.ends import is_last
 from tirage.backends.torch.kernels.entropy import is_dynamic
@@ -18,17 +20,20 @@ from tirage.backends.torch.kernels.layout import (
     ADDED,
     ADDENDS,
     ARRIVED,
+    BEHIND,
     FIRST_C,
     GAP_FIRST,
     GAP_LAST,
     GREATEST,
     HIGH,
+    IDLE,
     IS_GREEDY,
     IS_SPLIT,
     LANES,
     LEAST,
     LOWER_LENGTH,
     LOWEST,
+    MANY,
     OPEN,
     SUMMANDS,
     SUMMED,
@@ -43,8 +48,6 @@ from tirage.backends.torch.kernels.passes import split_block, weigh_block
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import mean_of, summed
 
-_MANY = tl.constexpr(16)
-"""A row of whose tokens more than one in so many is open is read once more: each is read some 18 times otherwise."""
 _KNOWN_SUMS, _LIKELY = tl.constexpr(True), tl.constexpr(False)
 
 
@@ -60,7 +63,8 @@ def split_first(
     meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
     is_drawn = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
     is_tempered = is_dynamic(tl.load(meta_ptr + SUMMED))
-    if is_drawn & (is_tempered | (tl.load(row_ptr + ADDED) == TO_BE_SUMMED)):
+    added = tl.load(row_ptr + ADDED)
+    if is_drawn & (is_tempered | (added == TO_BE_SUMMED) | (added == BEHIND)):
         if is_tempered:
             weigh_block(
                 x_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, sums_ptr, row, block, size, blocks, steps, BLOCK
@@ -87,13 +91,20 @@ def settle_sums(
     """Bounds a row again whose sums are exact now, unless few of its tokens are open once it is split, and a typical
     ends among them. A function of its own, as most programs need no registers for it."""
     is_split = is_tempered == 0
+    is_behind = is_split & (tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND)
     if is_split:
         least = tl.load(row_ptr + LEAST, cache_modifier=".cg")
         greatest = tl.load(row_ptr + GREATEST, cache_modifier=".cg")
         # Tokens of one key are only counted.
         number = tl.where(least < greatest, tl.load(length_ptr, cache_modifier=".cg"), 0)
         both = number + tl.load(row_ptr + LOWER_LENGTH, cache_modifier=".cg")
-        is_split = both <= size // _MANY
+        is_split = both <= size // MANY
+        if is_behind:
+            is_alone = settle_behind(
+                x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, tl.load(length_ptr, cache_modifier=".cg"), meta_ptr,
+                row_ptr, size, blocks, steps, PART, PADDED, 2 * PART,
+            )
+            is_split = is_split & (is_alone != 0)
         if is_split & is_leveled(tl.load(meta_ptr + SUMMED)):
             is_split = holds_end(
                 x_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, list_ptr, number, least, blocks, steps, PART,
@@ -104,12 +115,15 @@ def settle_sums(
         tl.store(bins_ptr + lanes, lanes * 0)
         tl.store(row_ptr + ADDED, IS_SPLIT)
     else:
+        tl.store(row_ptr + IDLE, 0, mask=is_behind == 0)
         tl.debug_barrier()
+        # Held until the row is bounded again, this and more would leave too few registers.
+        tl.store(length_ptr, 0)
         bound_row(
             bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, 0, _KNOWN_SUMS, _LIKELY, PADDED
         )
-        if is_tempered == 0:
-            unsplit(sums_ptr, row_ptr, length_ptr)
+        if is_dynamic(tl.load(meta_ptr + SUMMED)) == 0:
+            unsplit(sums_ptr, row_ptr)
 
 
 @triton.jit
@@ -145,12 +159,12 @@ def holds_end(
 
 
 @triton.jit
-def unsplit(sums_ptr, row_ptr, length_ptr):
-    """Forgets what was found of a row that is split once more, but for its sums where these are still asked for."""
+def unsplit(sums_ptr, row_ptr):
+    """Forgets what was found of a row that is split once more, but for its sums where these are still asked for, and
+    for the length of its list."""
     tl.debug_barrier()
     tl.store(row_ptr + LEAST, POS_INF)
     tl.store(row_ptr + GREATEST, NEG_INF)
-    tl.store(length_ptr, 0)
     none = tl.full((), 0, tl.int64)
     tl.store(sums_ptr + GAP_FIRST, none)
     tl.store(sums_ptr + GAP_LAST, none)
