@@ -9,12 +9,13 @@ range are not read again, unless the mass of the whole row matters. A threshold 
 its own, and what lies between is only weighed. The histogram also bounds the sums over a row that a threshold follows
 from, which `split` then makes exactly. `split_first` comes before it where more may have to be known: it sums rows for
 a temperature, splits those with a typical, a cut behind such a threshold, or such a threshold behind a cut that leaves
-many tokens (`behind`), and bounds them again by their sums where that tells more; `split` reads these once more. XTC, the last step where there is one, removes what stands before
-another such pair, the head, but for tokens that it spares, and so does a typical, of which the row has two open ranges
-(`levels`). Rows without filters are read twice, greedy ones once. Of a batch whose rows lie on the device, `edit`
-takes the place of `measure` where logits change, else `measure_slots`, and `append` moves rows on; `view_ends` and
-`view_weigh` report logprobs. Of logits in shards `measure_shard` and `settle_shards` do together what `measure` does,
-and `weigh_left` and `draw_left` draw anew what XTC leaves where that has weights of its own (`triton_shards`).
+many tokens (`behind`), and bounds them again by their sums where that tells more; `split` reads these once more. XTC,
+the last step where there is one, removes what stands before another such pair, the head, but for tokens that it spares,
+and so does a typical, of which the row has two open ranges (`levels`). Rows without filters are read twice, greedy ones
+once. Of a batch whose rows lie on the device, `edit` takes the place of `measure` where logits change, else
+`measure_slots`, and `append` moves rows on; `view_ends` and `view_weigh` report logprobs. Of logits in shards
+`measure_shard` and `settle_shards` do together what `measure` does, and `weigh_left` and `draw_left` draw anew what XTC
+leaves where that has weights of its own (`triton_shards`).
 A row with any other list of filters (a typical of a cut row, tail-free, Mirostat, XTC before others, several
 temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`,
 reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`, `curvature`).
