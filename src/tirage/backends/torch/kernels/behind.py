@@ -217,7 +217,7 @@ def ranges_behind(
     else:
         is_apart = end < first
         before = tl.where(begin > 0, at_lane(numbers, begin - 1), 0)
-        between = at_lane(numbers, first - 1) - at_lane(numbers, tl.minimum(end, first - 1))
+        between = at_lane(numbers, first - 1) - at_lane(numbers, tl.minimum(end, first - 1))  # pyright: ignore[reportOperatorIssue]
         if number - before - tl.where(is_apart, between, 0) <= size // MANY:
             second, reach = tl.where(is_apart, first, second), tl.where(is_apart, end, reach)
             first = tl.minimum(begin, first)
@@ -259,7 +259,7 @@ def cut_before(
             key = least_kept(op, limit, least, m, c, tl.load(row_ptr + HIGH), 0)
         if key > cut_key:
             cut_key, cut_id = key, tl.full((), NO_ID, tl.int32)
-            ties = tl.where((ties >= 0) & (key > lowest), 0, ties)
+            ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
         if is_top_p(op):
             judged_on = tl.where(tl.load(step_ptr + 4) > 0, whole, total)
             target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
