@@ -13,6 +13,7 @@ import triton.language as tl
 
 from tirage.backends.torch.kernels.averages import edges_of, weighed_by
 from tirage.backends.torch.kernels.cuts import cut_top_k, cut_top_p
+from tirage.backends.torch.kernels.lanes import at_lane, lane_of_key
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ADDENDS,
@@ -25,6 +26,7 @@ from tirage.backends.torch.kernels.layout import (
     IDLE,
     LANES,
     LEAST,
+    LOW,
     LOWER,
     LOWER_LENGTH,
     LOWER_TOP,
@@ -34,10 +36,12 @@ from tirage.backends.torch.kernels.layout import (
     PROGRAM,
     SUMMED,
     TOP,
+    WHOLE,
     constant,
     sum_of,
 )
 from tirage.backends.torch.kernels.lists import WAYS, open_count, open_mass, sum_terms
+from tirage.backends.torch.kernels.masses import total_of
 from tirage.backends.torch.kernels.rule import NEG_INF, NO_ID, target_of, value_of
 from tirage.backends.torch.kernels.thresholds import (
     is_by_logit,
@@ -63,7 +67,7 @@ from tirage.operators.top_k import TOP_K
 
 _ETA, _P_LESS, _TOP_K = tl.constexpr(int(ETA)), tl.constexpr(int(P_LESS)), tl.constexpr(int(TOP_K))
 _TEMPERATURE, _FIRST_FILTER = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(FIRST_FILTER))
-_UNIT = tl.constexpr(2.0**40)
+_UNIT, _HEAVIEST = tl.constexpr(2.0**40), tl.constexpr(1 << 40)
 _ROUNDED = tl.constexpr(2.0**-40)
 _FEW = tl.constexpr(FEW)
 """A set of so many tokens, or of one in `MANY`, is listed sooner than its row is read once more."""
@@ -187,6 +191,42 @@ def take_back(row_ptr, at, takes_back, is_idle):
     tl.debug_barrier()
 
 
+@triton.jit
+def ranges_behind(
+    counts, numbers, least, most, edge_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size, steps, weighs
+):  # fmt: skip
+    """The lanes `first`, `reach` and `second` of the open ranges where a step is put off whose set may end in the lanes
+    `first` to `last`: they hold its cut too, unless too many tokens lie there."""
+    at = place_of(tl.load(meta_ptr + SUMMED), meta_ptr, steps)
+    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM + at * 6
+    c, low, number = constant(meta_ptr, FIRST_C), tl.load(row_ptr + LOW), at_lane(numbers, last)
+    low_total, high_total = total_of(least, most, first, last)
+    low_total = tl.maximum(low_total, _HEAVIEST)
+    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
+    for side in range(2):
+        # What both sides read is read again: held in registers it would leave too few.
+        tl.debug_barrier()
+        key = threshold_in(
+            op, step_ptr, side, counts, number, edge_ptr, low, high, c, first, last, low_total, high_total
+        )  # fmt: skip
+        begin, end = end, lane_of_key(key, row_ptr)
+    if (begin > last) | (weighs == 0):
+        takes_back = (weighs == 0) | (filters_behind(at, meta_ptr, steps) == 0)
+        take_back(row_ptr, at, takes_back, begin > last)
+        # The whole set is listed, where no other pass adds it up.
+        first = tl.where((weighs == 0) & (begin <= last), 0, first)
+    else:
+        is_apart = end < first
+        before = tl.where(begin > 0, at_lane(numbers, begin - 1), 0)
+        between = at_lane(numbers, first - 1) - at_lane(numbers, tl.minimum(end, first - 1))  # pyright: ignore[reportOperatorIssue]
+        if number - before - tl.where(is_apart, between, 0) <= size // MANY:
+            second, reach = tl.where(is_apart, first, second), tl.where(is_apart, end, reach)
+            first = tl.minimum(begin, first)
+    is_put = tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND
+    tl.store(row_ptr + WHOLE, 1, mask=is_put)
+    return first, reach, second
+
+
 # --- the exact sums --------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +260,7 @@ def cut_before(
             key = least_kept(op, limit, least, m, c, tl.load(row_ptr + HIGH), 0)
         if key > cut_key:
             cut_key, cut_id = key, tl.full((), NO_ID, tl.int32)
-            ties = tl.where((ties >= 0) & (key > lowest), 0, ties)
+            ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
         if is_top_p(op):
             judged_on = tl.where(tl.load(step_ptr + 4) > 0, whole, total)
             target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))

@@ -6,17 +6,10 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
-from tirage.backends.torch.kernels.behind import (
-    filters_behind,
-    is_by_average,
-    place_of,
-    puts_off,
-    take_back,
-    threshold_in,
-)
+from tirage.backends.torch.kernels.behind import is_by_average, puts_off, ranges_behind
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
-from tirage.backends.torch.kernels.lanes import lane_of, lowest_in, stored_knots
+from tirage.backends.torch.kernels.lanes import at_lane, lane_of_key, lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import (
     ADDED,
     ALL_FIRST,
@@ -41,7 +34,6 @@ from tirage.backends.torch.kernels.layout import (
     LOWER_LENGTH,
     LOWER_TOP,
     LOWEST,
-    MANY,
     MASS_FROM,
     MASS_TO,
     NOT_COUNTED,
@@ -59,7 +51,6 @@ from tirage.backends.torch.kernels.layout import (
 )  # fmt: skip
 from tirage.backends.torch.kernels.level_ranges import is_leveled, store_levels
 from tirage.backends.torch.kernels.masses import (
-    at_lane,
     likely_lanes,
     masses,
     masses_again,
@@ -95,13 +86,6 @@ _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _UNKNOWN_SUMS = tl.constexpr(False)
 _RARE = tl.constexpr(9)
 """A cut is looked for without the mass of its row where that is in vain once in 2^9 rows at most."""
-
-
-@triton.jit
-def lane_of_key(key, row_ptr):
-    """The lane of a threshold, BINS where it lets every token of the row pass."""
-    x = tl.full((1,), value_of(key), tl.float32)
-    return tl.where(key > tl.load(row_ptr + LOW), tl.max(lane_of(x, stored_knots(row_ptr)), 0), LANES)
 
 
 @triton.jit
@@ -183,42 +167,6 @@ def summed_lanes(row_ptr, IS_KNOWN: tl.constexpr):
     begin, end = tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
     # They are of one step alone, which counts as a cut, so that no other of its kind is read off them.
     return tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
-
-
-@triton.jit
-def ranges_behind(
-    counts, numbers, least, most, edge_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size, steps, weighs
-):  # fmt: skip
-    """The lanes `first`, `reach` and `second` of the open ranges where a step is put off whose set may end in the lanes
-    `first` to `last`: they hold its cut too, unless too many tokens lie there."""
-    at = place_of(tl.load(meta_ptr + SUMMED), meta_ptr, steps)
-    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM + at * 6
-    c, low, number = constant(meta_ptr, FIRST_C), tl.load(row_ptr + LOW), at_lane(numbers, last)
-    low_total, high_total = total_of(least, most, first, last)
-    low_total = tl.maximum(low_total, _UNIT)
-    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
-    for side in range(2):
-        # What both sides read is read again: held in registers it would leave too few.
-        tl.debug_barrier()
-        key = threshold_in(
-            op, step_ptr, side, counts, number, edge_ptr, low, high, c, first, last, low_total, high_total
-        )  # fmt: skip
-        begin, end = end, lane_of_key(key, row_ptr)
-    if (begin > last) | (weighs == 0):
-        takes_back = (weighs == 0) | (filters_behind(at, meta_ptr, steps) == 0)
-        take_back(row_ptr, at, takes_back, begin > last)
-        # The whole set is listed, where no other pass adds it up.
-        first = tl.where((weighs == 0) & (begin <= last), 0, first)
-    else:
-        is_apart = end < first
-        before = tl.where(begin > 0, at_lane(numbers, begin - 1), 0)
-        between = at_lane(numbers, first - 1) - at_lane(numbers, tl.minimum(end, first - 1))
-        if number - before - tl.where(is_apart, between, 0) <= size // MANY:
-            second, reach = tl.where(is_apart, first, second), tl.where(is_apart, end, reach)
-            first = tl.minimum(begin, first)
-    is_put = tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND
-    tl.store(row_ptr + WHOLE, 1, mask=is_put)
-    return first, reach, second
 
 
 @triton.jit
@@ -438,6 +386,26 @@ def knows(c, meta_ptr, CERTAIN: tl.constexpr):
     return is_first, is_first | tl.full((), CERTAIN, tl.int1)
 
 
+@triton.jit
+def store_row(
+    counts, numbers, least, most, bins_ptr, first, last, reach, second, widest, meta_ptr, row_ptr, high, size, steps,
+    weighs, IS_KNOWN: tl.constexpr,
+):  # fmt: skip
+    """Write the open ranges of a row, and its histogram where it is asked for again."""
+    tl.debug_barrier()
+    if not IS_KNOWN and tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND:
+        first, reach, second = ranges_behind(
+            counts, numbers, least, most, bins_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size,
+            steps, weighs,
+        )  # fmt: skip
+    store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
+    # The next draw counts from 0.
+    tl.debug_barrier()
+    added = tl.load(row_ptr + ADDED, cache_modifier=".cg")
+    left = tl.where((added == TO_BE_SUMMED) | (added == BEHIND), weighs, 0)
+    tl.store(bins_ptr + tl.arange(0, LANES), tl.where(left != 0, counts, 0))
+
+
 @triton.jit(do_not_specialize=(*VARYING, "weighs"))
 def bound(
     bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, size, blocks, steps, weighs,
@@ -505,8 +473,8 @@ def bound_row(
         is_first, is_known = knows(c, meta_ptr, CERTAIN)
         if is_temperature(op):
             least, most = masses_again(counts, bins_ptr, sums_ptr, high, m, c, is_first)
-            low_base, high_base = total_of(least, most, first, last)
-            store_bases(sums_ptr, low_base, high_base)
+            bottom, top = total_of(least, most, first, last)
+            store_bases(sums_ptr, bottom, top)
         # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
         begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
         if reads_mass(op) | is_xtc(op):
@@ -535,15 +503,7 @@ def bound_row(
             first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
             is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
             may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
-    tl.debug_barrier()
-    if not IS_KNOWN and tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND:
-        first, reach, second = ranges_behind(
-            counts, numbers, least, most, bins_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size,
-            steps, weighs,
-        )  # fmt: skip
-    store_ranges(row_ptr, bins_ptr, high, first, reach, second, widest)
-    # The next draw counts from 0.
-    tl.debug_barrier()
-    added = tl.load(row_ptr + ADDED, cache_modifier=".cg")
-    left = tl.where((added == TO_BE_SUMMED) | (added == BEHIND), weighs, 0)
-    tl.store(bins_ptr + tl.arange(0, LANES), tl.where(left != 0, counts, 0))
+    store_row(
+        counts, numbers, least, most, bins_ptr, first, last, reach, second, widest, meta_ptr, row_ptr, high, size,
+        steps, weighs, IS_KNOWN,
+    )  # fmt: skip

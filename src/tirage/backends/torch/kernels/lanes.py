@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import KNOT, KNOTS, KNOTTED, NOT_COUNTED
+from tirage.backends.torch.kernels.layout import KNOT, KNOTS, KNOTTED, LANES, LOW, NOT_COUNTED
 from tirage.backends.torch.kernels.rule import LARGEST, NEG_INF, is_spoiled, key_of, value_of
 from tirage.backends.torch.plan import BINS
 
@@ -153,3 +153,16 @@ def lowest_in(lanes, knots, high):
         top = tl.where(inside, middle, top)
         low = tl.where(inside, low, middle)
     return top
+
+
+@triton.jit
+def at_lane(values, lane):
+    """One of the values [BINS]."""
+    return tl.sum(tl.where(tl.arange(0, LANES) == lane, values, 0), 0)
+
+
+@triton.jit
+def lane_of_key(key, row_ptr):
+    """The lane of a threshold, BINS where it lets every token of the row pass."""
+    x = tl.full((1,), value_of(key), tl.float32)
+    return tl.where(key > tl.load(row_ptr + LOW), tl.max(lane_of(x, stored_knots(row_ptr)), 0), LANES)

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.averages import edges_of
+from tirage.backends.torch.kernels.lanes import at_lane
 from tirage.backends.torch.kernels.layout import BASE, LANES, LEFT, MASS_FROM, MASS_TO, NOT_COUNTED, first_lane
 from tirage.backends.torch.kernels.level_ranges import times
 from tirage.backends.torch.kernels.rule import exponent_of, target_of, value_of, weight_of
@@ -13,12 +14,6 @@ from tirage.backends.torch.kernels.rule import exponent_of, target_of, value_of,
 _UNIT = tl.constexpr(1 << 40)
 _UNEVEN = tl.constexpr(2.0**-4)
 """A mass is likely in the middle of its bounds, but for this part of what lies between them."""
-
-
-@triton.jit
-def at_lane(values, lane):
-    """One of the values [BINS]."""
-    return tl.sum(tl.where(tl.arange(0, LANES) == lane, values, 0), 0)
 
 
 @triton.jit

@@ -169,8 +169,7 @@ def split_block(
         is_lower = (key >= lower) & (key < lower_top)
         one = is_lower.to(tl.int32)
         start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
-        told = tl.where(is_behind, ids, key)
-        tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), told, mask=is_lower)
+        tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), tl.where(is_behind, ids, key), mask=is_lower)
     is_open &= key < tl.where(lowest + 1 < top, top, lowest)
     one = is_open.to(tl.int32)
     count = tl.sum(one, 0)
@@ -180,7 +179,7 @@ def split_block(
         start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
         tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)
     if is_added | is_behind:
-        widest = widest_of(tl.load(row_ptr + LOW), m)
         # Of a set that is cut, what lies in the range of the cut is added once that is found.
         x = tl.where((key >= tl.where(lower < lower_top, lower_top, top)) | is_added, x, float("-inf"))
+        widest = widest_of(tl.load(row_ptr + LOW), m)
         add_terms(sums_ptr + row * SUMMANDS, tl.load(meta_ptr + SUMMED), x, m, first_c, widest)
