@@ -31,6 +31,7 @@ from tirage.backends.torch.kernels.curvature import ROOM
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
 from tirage.backends.torch.kernels.general import CHANCES, STATES, general
+from tirage.backends.torch.kernels.heads import PART_OF_SET
 from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW
 from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
@@ -49,6 +50,7 @@ __all__ = [
     "FEW",
     "FILTERS",
     "HEADER",
+    "PART_OF_SET",
     "PLANES",
     "ROOM",
     "ROW",
