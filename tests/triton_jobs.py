@@ -410,7 +410,7 @@ def curved_job(number: int, rows: int) -> Job:
     From job `HEADED` on, rows are longer, and fall off so far that their first tokens may tell where they are cut.
     """
     r, early = np.random.default_rng(number), number >= HEADED
-    size = (300, 700, 1500, 3000)[number % 4] if early else (*SIZES, 700, 1500)[number % 25]
+    size = (200, 300, 500, 700)[number % 4] if early else (*SIZES, 700, 1500)[number % 25]
     before, behind = around_tail(r, early=early)
     logits, programs = shaped_logits(r, rows, size, number), []
     for row in logits:
