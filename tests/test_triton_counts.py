@@ -52,6 +52,8 @@ OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 6.2}
 """What is read where more clusters lie apart than the sample has knots for."""
 AS_SETS_READ = {"tail-free": 5.5}
 """What is read of rows that are drawn as sets."""
+FALLING = {"peaked, tail-free": 2.3, "medium, tail-free": 2.6}
+"""The same of rows whose first tokens tell where they are cut."""
 
 
 def counted(kind: str, rows: int, number: int) -> Iterator[tuple[str, dict[str, float]]]:
@@ -171,10 +173,11 @@ def test_rows_that_are_drawn_as_sets_are_read_a_few_times_by_two_launches() -> N
     for name, counts in counted("counted sets", 1, 7):
         _, params = name.split(", ", 1)
         # The first pass is one. What looks for the first tokens counts keys, once or twice, and lists a few. Tail-free
-        # counts what is in its buckets, deals the row out to them, sorts them, and lists what stays.
-        assert counts["reads"] <= AS_SETS_READ[params], name
+        # counts what is in its buckets, deals the row out to them, sorts them, and lists what stays; or it lists the
+        # first tokens while it counts, and reads no others from then on.
+        assert counts["reads"] <= FALLING.get(name, AS_SETS_READ[params]), name
         assert counts["launches"] == 2, name
-        assert counts["scratch"] <= (1.05 if params == "tail-free" else 1.02), name
+        assert counts["scratch"] <= (1.18 if params == "tail-free" else 1.02), name
 
 
 @pytest.mark.slow

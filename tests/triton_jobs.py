@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from curved_rows import around_tail, clustered, falling, program_with_tail
 from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
@@ -30,7 +31,6 @@ from tirage.operators.p_less import P_LESS
 from tirage.operators.row import Process, RowState, mass, mean_exponent
 from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TEMPERATURE
-from tirage.operators.tfs import TFS
 from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
@@ -64,6 +64,8 @@ LEVELED = 6000
 """Jobs of sets from that number on have a typical before any other filter: see `leveled_job`."""
 CURVED = 9000
 """Jobs of sets from that number on have a tail-free step: see `curved_job`."""
+HEADED = 9500
+"""Those from that number on have rows with a head: see `curved_job`."""
 UNEDITED = 8000
 """Jobs of sets from that number on have no mask, and no edit but a smoothing."""
 FEW_REMOVED, SHARPER = 6000, 6500
@@ -405,51 +407,18 @@ def level_job(number: int, rows: int) -> Job:
 def curved_job(number: int, rows: int) -> Job:
     """A tail-free step, mostly of the whole row, whose share of the curvature is mostly that up to one rank, or less.
 
-    Another filter may stand before it, and one behind.
+    From job `HEADED` on, rows are longer, and fall off so far that their first tokens may tell where they are cut.
     """
-    r, size = np.random.default_rng(number), (*SIZES, 700, 1500)[number % 25]
-    kept = set(plan.SETS) - {ADAPTIVE_P, TFS}
-    before = [] if r.random() < 0.5 else [(int(op), *FILTERS[op](r)) for op in FILTERS if op in kept]
-    before = [before[int(r.integers(len(before)))]] if before else []
-    behind = random_filters(r, kept, most=1) if r.random() < 0.3 else []
+    r, early = np.random.default_rng(number), number >= HEADED
+    size = (200, 300, 500, 700)[number % 4] if early else (*SIZES, 700, 1500)[number % 25]
+    before, behind = around_tail(r, early=early)
     logits, programs = shaped_logits(r, rows, size, number), []
     for row in logits:
-        if r.random() < 0.6:
-            row[:] = torch.from_numpy(_clustered(r, size)).to(row.dtype)
-        begun = [(int(TEMPERATURE), *FILTERS[TEMPERATURE](r))] if r.random() < 0.5 else []
-        begun += varied(before, r, options=True)
-        share, scale = FILTERS[TFS](r)
-        if r.random() < 0.8:
-            share, scale = _share_at_rank(as_logits(row[None])[0].numpy(), begun, r) or share, 32
-        programs.append([*begun, (int(TFS), share, scale), *varied(behind, r, options=True)])
-    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=TILES[number % 7 % len(TILES)])
-
-
-def _clustered(r: np.random.Generator, size: int) -> NDArray[np.float32]:
-    """Logits [size] most of which are near each other, at one place or a few, or lie on a grid, or fall off evenly."""
-    n, kind = r.standard_normal(size), int(r.integers(6))
-    few = r.choice(r.standard_normal(4) * r.choice([0.1, 3.0]), size)
-    x = (few, few + n * 10.0 ** -r.integers(2, 8), np.round(n * 8) / 8, -30 * r.random(size))[min(kind, 3)]
-    if kind == 4:
-        x = -(10.0 ** (-7 * r.random(size)))
-    elif kind == 5:
-        x = np.where(r.random(size) < 0.5, 0.25, n)
-    if r.random() < 0.3:
-        x[r.random(size) < 0.1] = r.choice([-np.inf, -25.0, -28.0, -100.0])
-    return x.astype(np.float32)
-
-
-def _share_at_rank(x: np.ndarray, begun: list[tuple[int, ...]], r: np.random.Generator) -> int:
-    """What share of the curvature, in 2^-32, the weights up to a random rank have, or a little less or more; 0 where no
-    token can be drawn or there is none."""
-    given = distribution.request_of(x[None], rows_of([begun], r), 0)
-    with np.errstate(all="ignore"):
-        row = given.run(coin=False)
-    if row.status or row.ids.size < 3:
-        return 0
-    reached = np.cumsum(np.abs(np.diff(row.w()[row.ranked()].astype(np.int64), n=2)))
-    share = -(-(int(r.choice(reached)) << 32) // max(int(reached[-1]), 1)) + int(r.integers(-1, 2))
-    return min(max(share, 0), (1 << 32) - 1)
+        if r.random() < (0.9 if early else 0.6):
+            row[:] = torch.from_numpy((falling if early else clustered)(r, size)).to(row.dtype)
+        programs.append(program_with_tail(as_logits(row[None])[0].numpy(), before, behind, r, early=early))
+    tiles = ((16, 32), (16, 64), (64, 128))[number % 3] if early else TILES[number % 7 % len(TILES)]
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=tiles)
 
 
 def _operands_at(x: np.ndarray, begun: list[tuple[int, ...]], op: Operation, r: np.random.Generator) -> tuple[int, ...]:

@@ -169,7 +169,7 @@ class Workspace:
             filters=filters,
             sums=sums,
             planes=1 + (planes - 1 & 1) + bool(planes - 1 & APART) if planes else 0,
-            buckets=2 * tile + kernels.ROOM if planes and planes - 1 & ORDERS else 0,
+            buckets=2 * tile + kernels.ROOM + size // kernels.PART_OF_SET if planes and planes - 1 & ORDERS else 0,
             ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
             bins=bins,

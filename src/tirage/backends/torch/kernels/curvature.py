@@ -11,6 +11,16 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.heads import (
+    HEAD,
+    HEAD_LEAST,
+    HEADED,
+    REACH,
+    keep_head,
+    put_reach,
+    room_of,
+    settle_head,
+)
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -45,6 +55,7 @@ from tirage.exact.weights import Q_LIMIT, weights
 (
     SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE, PARTED,
 ) = (tl.constexpr(104 + at) for at in range(10))  # fmt: skip
+CUT_WEIGHT, IS_TIED, TOTAL_CURVED = (tl.constexpr(118 + at) for at in range(3))
 """Words of a row: how many exponents are in order, the weights of the last two, -1 for none, the curvature up to there,
 how many tiles it is made of and by how many octaves more than one make a segment, the least and the greatest exponent
 of what is dealt out next, how many tokens weigh something, and between how many knots the buckets lie."""
@@ -57,6 +68,8 @@ _NONE = tl.constexpr(0x7FFFFFFF)
 _WINDOW = tl.constexpr(64)
 """Buckets whose ends are looked at together."""
 _PARTS = tl.constexpr(16)
+_PIECES = tl.constexpr(4)
+"""Parts in which the tokens behind a head come."""
 
 
 def _lightest() -> int:
@@ -118,6 +131,7 @@ def knots_in(x_ptr, list_ptr, state_ptr, low, high, size, PART: tl.constexpr, KN
     inside = (key_of(x) > NEG_INF) & (q >= low) & (q <= high)
     number = tl.sum(inside.to(tl.int32), 0)
     ranked = in_order(tl.where(inside, q, _NONE), PART)
+    put_reach(state_ptr, ranked, number, low, length, size, PART)
     rank = tl.minimum(tl.maximum(at - 1, 0), RANKS) * tl.maximum(number - 1, 0) // tl.maximum(at * 0 + RANKS, 1)  # pyright: ignore[reportOperatorIssue]
     knots = tl.where((at > 0) & (number > 0), tl.gather(ranked, rank, 0), low)  # pyright: ignore[reportOperatorIssue]
     gap = tl.where(lanes + 1 < number, tl.gather(ranked, tl.minimum(lanes + 1, PART - 1), 0) - ranked, 0)
@@ -132,7 +146,7 @@ def knots_in(x_ptr, list_ptr, state_ptr, low, high, size, PART: tl.constexpr, KN
     return in_order(knots, KNOTTED)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE: tl.constexpr):
     """Writes where the buckets of exponents in [low, high] lie, evenly between knots, and empties them.
 
@@ -176,23 +190,42 @@ def bucket_of(q, buckets_ptr, state_ptr, TILE: tl.constexpr):
 
 
 @triton.jit
-def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, writes, size, TILE: tl.constexpr):
-    """Counts the exponents in [low, high] by their buckets; where `writes` is 1, each is stored at what it counts.
+def begin_head(buckets_ptr, state_ptr, is_begun, TILE: tl.constexpr):
+    """Writes how many buckets the head has, which a set only has before anything of it `is_begun`."""
+    reach = word(state_ptr, REACH)
+    head = bucket_of(tl.maximum(reach, 0).to(tl.int32), buckets_ptr, state_ptr, TILE)
+    put(state_ptr, HEAD, tl.where((reach >= 0) & (is_begun == 0), head, 0))
+    tl.debug_barrier()
 
-    No cut weight is among them, as nothing stands behind a top-p that cuts one.
+
+@triton.jit(noinline=True)
+def deal(x_ptr, list_ptr, into_ptr, buckets_ptr, state_ptr, low, high, turn, size, TILE: tl.constexpr):
+    """Deals exponents in [low, high] out to their buckets: each is stored at what its bucket counts.
+
+    The first turn only counts, and lists the head; the second deals out the head, the third all others. No cut weight
+    is among them, as nothing stands behind a top-p that cuts one.
     """
     PART: tl.constexpr = TILE // 4
     m, c, _, _ = scales_of(state_ptr)
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    number, counted = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+    from_ptr, length, is_listed = list_ptr, length_of(state_ptr, size), word(state_ptr, IS_LISTED)
+    head, head_ptr, room = word(state_ptr, HEAD), buckets_ptr + TILE + _ROOM, room_of(size)
+    if turn == 1:
+        from_ptr, length, is_listed = head_ptr, word(state_ptr, HEADED).to(tl.int32), is_listed * 0 + 1
+    number, counted, listed = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            _ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = tokens_at(x_ptr, from_ptr, start + part, length, is_listed, PART)
             q, there = exponent_of(x, m, c), key > NEG_INF
             inside = there & (q >= low) & (q <= high)
             bucket = bucket_of(tl.minimum(tl.maximum(q, low), high), buckets_ptr, state_ptr, TILE)
-            at = tl.atomic_add(buckets_ptr + bucket, 1, mask=inside, sem="relaxed", scope="cta")
-            tl.store(into_ptr + at, q, mask=inside & (writes > 0))
+            is_first = inside & (bucket < head)
+            dealt = inside & ((turn < 2) | (bucket >= head))
+            at = tl.atomic_add(buckets_ptr + bucket, 1, mask=dealt, sem="relaxed", scope="cta")
+            tl.store(into_ptr + at, q, mask=dealt & (turn > 0))
+            one = (is_first & (turn == 0)).to(tl.int32)
+            place = listed + tl.cumsum(one, 0) - one
+            tl.store(head_ptr + place, ids, mask=(one > 0) & (place < room))
+            listed += tl.sum(one, 0)
             number += tl.sum(there.to(tl.int32), 0)
             counted += tl.sum(inside.to(tl.int32), 0)
     put_number(state_ptr, number, size)
@@ -273,7 +306,7 @@ def begin_tile(state_ptr, place, curved):
     tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def add_tile(from_ptr, order_ptr, state_ptr, number, PART: tl.constexpr):
     """Puts so many exponents in order behind those that are, and adds their curvature."""
     lanes = tl.arange(0, PART)
@@ -297,9 +330,9 @@ def add_tile(from_ptr, order_ptr, state_ptr, number, PART: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit
-def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constexpr):
-    """Puts in order what was dealt out from `first` to `last`, or to a bucket that has too many tokens.
+@triton.jit(noinline=True)
+def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, until, TILE: tl.constexpr):
+    """Puts in order what was dealt out from `first` to `last`, to buckets before `until`, or to one that has too many.
 
     Gives where that is, and whether such a bucket stands there: then its ends are what is to be dealt out next.
     """
@@ -308,9 +341,10 @@ def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constex
     bucket, is_large = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     while (first < last) & (is_large == 0):
         at = bucket + tl.arange(0, LOOKED)
-        ends = tl.load(buckets_ptr + at, mask=at < TILE, other=_NONE)
+        ends = tl.load(buckets_ptr + at, mask=at < until, other=_NONE)
         fits = ends <= first + PART
-        buckets, end = tl.sum(fits.to(tl.int32), 0), tl.max(tl.where(fits, ends, first), 0)
+        # Those that are in order already lie before the first.
+        buckets, end = tl.sum(fits.to(tl.int32), 0), tl.max(tl.where(fits & (ends > first), ends, first), 0)
         number = end - first  # pyright: ignore[reportOperatorIssue]
         if buckets == 0:
             end = tl.load(buckets_ptr + bucket)
@@ -327,20 +361,37 @@ def add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE: tl.constex
 
 
 @triton.jit
-def add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Puts in order all tokens of a set that weigh something, and sums their curvature."""
+def add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
+    """Puts tokens of a set that weigh something in order, the heaviest first, until it is known where it is cut.
+
+    Behind a head, that may be before all others are in order: they come in four parts.
+    """
     m, c, _, _ = scales_of(state_ptr)
     low = exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c)
     least = tl.minimum(exponent_of(value_of(word(state_ptr, LOW_KEY).to(tl.int32)), m, c), _LIGHTEST)
     high, first, last, number = least, tl.full((), 0, tl.int32), tl.full((), 0, tl.int32), size
-    while first < number:
+    is_large, is_found, is_begun = first, first, first
+    while (first < number) & (is_found == 0):
         lay_buckets(x_ptr, list_ptr, buckets_ptr, state_ptr, low, high, size, TILE)
-        for turn in range(2):
-            if turn == 1:
-                last = begin_buckets(buckets_ptr, first, TILE)
-            deal(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, low, high, turn, size, TILE)
-        number = word(state_ptr, INSIDE).to(tl.int32)
-        first, is_large = add_buckets(order_ptr, buckets_ptr, state_ptr, first, last, TILE)
+        begin_head(buckets_ptr, state_ptr, is_begun, TILE)
+        is_begun, is_large = tl.full((), 1, tl.int32), tl.full((), 0, tl.int32)
+        for turn in range(2 + _PIECES):  # pyright: ignore[reportArgumentType]
+            head = word(state_ptr, HEAD).to(tl.int32)
+            goes_on = ((first < last) | (turn == 2)) & (is_large == 0) & (is_found == 0)
+            if tl.where(turn > 1, goes_on, (turn == 0) | (head > 0)):
+                if turn < 3:
+                    deal(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, low, high, turn, size, TILE)
+                if turn == 0:
+                    last = begin_buckets(buckets_ptr, first, TILE)
+                    settle_head(buckets_ptr, state_ptr, size)
+                    number = word(state_ptr, INSIDE).to(tl.int32)
+                else:
+                    end = tl.where(head > 0, last // _PIECES * (turn - 1), last)
+                    end = tl.where(turn == 1, word(state_ptr, HEADED).to(tl.int32), end)
+                    end = tl.where(turn == 1 + _PIECES, last, end)
+                    buckets = tl.where(turn == 1, head, TILE)
+                    first, is_large = add_buckets(order_ptr, buckets_ptr, state_ptr, first, end, buckets, TILE)
+                    is_found = judge(order_ptr, state_ptr, step_ptr, turn == 1, first >= number, TILE)
         low = tl.where(is_large != 0, word(state_ptr, WINDOW_LOW).to(tl.int32), high + 1)
         high = tl.where(is_large != 0, word(state_ptr, WINDOW_HIGH).to(tl.int32), least)
 
@@ -366,7 +417,7 @@ def weightless(state_ptr, limit, curved):
 
 @triton.jit
 def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
-    """The same of the tokens in order that weigh something."""
+    """The same of the tokens in order that weigh something, and the curvature that is reached with the last of them."""
     PART: tl.constexpr = TILE // 4
     lanes, tiles = tl.arange(0, SEGMENTS), word(state_ptr, TILED)
     segments = ((tiles - 1) >> word(state_ptr, SPREAD)) + 1
@@ -375,7 +426,7 @@ def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
     place, number = tl.load(state_ptr + PLACES + segment, mask=segment >= 0, other=0), word(state_ptr, SORTED)
     end = tl.load(state_ptr + PLACES + segment + 1, mask=(segment >= 0) & (segment + 1 < segments), other=number)
     curved, at_first = tl.max(tl.where(sums <= limit, sums, 0), 0), number
-    length = (end - place).to(tl.int32)
+    length, reached = (end - place).to(tl.int32), tl.full((), NEVER, tl.int64)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             at = place + start + part + tl.arange(0, PART)
@@ -384,13 +435,39 @@ def first_passing(order_ptr, state_ptr, limit, TILE: tl.constexpr):
             two = weight_of(tl.load(order_ptr + at - 1, mask=there, other=0))
             three = weight_of(tl.load(order_ptr + at, mask=there, other=0))
             more = tl.where(there, bend(one, two, three), 0)
-            passes = there & (curved + tl.cumsum(more, 0) > limit)
+            after = curved + tl.cumsum(more, 0)
+            passes = there & (after > limit)
+            reached = tl.minimum(reached, tl.min(tl.where(passes, after, NEVER), 0))
             at_first = tl.minimum(at_first, tl.min(tl.where(passes, at, number), 0))
             curved += tl.sum(more, 0)  # pyright: ignore[reportOperatorIssue]
     is_found = at_first < number
     one = weight_of(tl.load(order_ptr + at_first - 2, mask=is_found, other=0))
     two = weight_of(tl.load(order_ptr + at_first - 1, mask=is_found, other=0))
-    return tl.where(is_found, one, -1), (one == two).to(tl.int32)
+    return tl.where(is_found, one, -1), (one == two).to(tl.int32), reached
+
+
+@triton.jit(noinline=True)
+def judge(order_ptr, state_ptr, step_ptr, is_head, is_whole, TILE: tl.constexpr):
+    """Whether it is known where the curvature is cut, int32, as it is once the set `is_whole`; what `weightless` gives
+    is written then. Before, tokens that are not in order leave a part of the curvature open."""
+    total, last = word(state_ptr, CURVED), word(state_ptr, LAST)
+    rest, curved = last + word(state_ptr, NEXT_TO_LAST), total
+    if is_whole:
+        total, _one, _two = weightless(state_ptr, tl.full((), NEVER, tl.int64), curved)
+    e, s = tl.load(step_ptr + 1), tl.load(step_ptr + 2)
+    limit = floor_of_share(e, s, total)
+    weight, is_same, reached = first_passing(order_ptr, state_ptr, limit, TILE)
+    is_found = (weight >= 0) & (reached > floor_of_share(e, s, curved + tl.maximum(rest, 0)))
+    if is_whole & (weight < 0):
+        _curved, weight, is_same = weightless(state_ptr, limit, curved)
+    tl.debug_barrier()
+    put(state_ptr, CUT_WEIGHT, weight)
+    put(state_ptr, IS_TIED, is_same)
+    put(state_ptr, TOTAL_CURVED, total)
+    if is_head & (last >= 0):
+        put(state_ptr, HEAD_LEAST, last)
+    tl.debug_barrier()
+    return (is_whole | is_found).to(tl.int32)
 
 
 @triton.jit
@@ -405,7 +482,7 @@ def lowest_weighing(state_ptr, least):
     return top.to(tl.int32)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
     """(key, id) of the last token in order that has at least this key."""
     PART: tl.constexpr = TILE // 4
@@ -435,15 +512,13 @@ def cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size,
     put(state_ptr, INSIDE, zero - 1)
     # The segments are now those of the order.
     put(state_ptr, IS_FRESH, zero)
+    put(state_ptr, HEAD_LEAST, zero + NEVER)
     tl.debug_barrier()
-    add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, size, TILE)
-    curved = word(state_ptr, CURVED)
-    total, _one, _two = weightless(state_ptr, zero + NEVER, curved)
-    limit = floor_of_share(tl.load(step_ptr + 1), tl.load(step_ptr + 2), total)
-    weight, is_same = first_passing(order_ptr, state_ptr, limit, TILE)
-    if weight < 0:
-        _curved, weight, is_same = weightless(state_ptr, limit, curved)
+    add_set(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE)
+    total, weight, is_same = word(state_ptr, TOTAL_CURVED), word(state_ptr, CUT_WEIGHT), word(state_ptr, IS_TIED)
     key, last_id = lowest_weighing(state_ptr, weight), tl.full((), NO_ID, tl.int32)
+    if weight > word(state_ptr, HEAD_LEAST):
+        keep_head(x_ptr, list_ptr, buckets_ptr + TILE + _ROOM, state_ptr, key, TILE)
     if is_same != 0:
         # All of that weight stay but the last one.
         key, last_id = last_down_to(x_ptr, list_ptr, state_ptr, key, size, TILE)
