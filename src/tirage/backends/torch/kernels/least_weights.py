@@ -1,5 +1,4 @@
-"""The least weights that top-a and Mirostat 2 keep, from the largest one and the mass of a set: SPEC.md S-O10, S-O14.
-"""
+"""The least weights that top-a and Mirostat 2 keep, from the largest one and the mass of a set (S-O10, S-O14)."""
 
 from __future__ import annotations
 
