@@ -298,6 +298,12 @@ SET_MISTAKES = {
                                                          "put(state_ptr, WHOLE, word(state_ptr, LARGEST))"),
     "a least number is one more": ("goal = tl.where((floor < before) & (is_removed == 0), floor, 0)",
                                    "goal = tl.where((floor < before) & (is_removed == 0), floor + 1, 0)"),
+    "a stage forgets what is before its place": (
+        "STAGE_GOAL) - word(state_ptr, REACHED) *", "STAGE_GOAL) - 0 * word(state_ptr, REACHED) *",
+    ),
+    "steps before an XTC are taken again": (
+        "(word(state_ptr, RESUMED) <= word(state_ptr, STEP))", "(word(state_ptr, STEP) >= 0)",
+    ),
 }  # fmt: skip
 """Mistakes that jobs of `SET_JOBS` see."""
 

@@ -34,6 +34,7 @@ from tirage.backends.torch.kernels.sets import (
     BEFORE_XTC,
     CUTS_AFTER,
     FEW,
+    FEW_AT,
     IS_FRESH,
     IS_LISTED,
     IS_ONE,
@@ -41,10 +42,12 @@ from tirage.backends.torch.kernels.sets import (
     JOINT,
     KEPT_MASS,
     KEPT_WEIGHTY,
+    LOGIT,
     MASSES,
     NEAREST,
     NEVER,
     NUMBER,
+    ORDER_AT,
     PLACES,
     RESUMED,
     SCALE,
@@ -53,16 +56,20 @@ from tirage.backends.torch.kernels.sets import (
     SHARE,
     SPARED,
     SPARES,
+    STEP,
     SUPPORT,
     TARGET,
     TOKEN,
     TOTAL,
     TOTAL_WITHOUT,
+    TURN,
+    TURNS,
     WHOLE,
     WITHOUT,
     WORDS_OF_ROW,
     begin_segment,
     bits_in,
+    count_on,
     enter,
     length_of,
     put,
@@ -119,43 +126,70 @@ def general(
         own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
         spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
         spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
-        token, lp, support = draw_set(
+        draw_set(
             x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
             meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, planes, LONG,
         )
+        lp = logprob_of_row(own_ptr, state_ptr + row * WORDS_OF_ROW, size)
+        tl.store(token_ptr + row, word(state_ptr + row * WORDS_OF_ROW, TOKEN))
+        tl.store(logprob_ptr + row, lp)
+        tl.store(support_ptr + row, word(state_ptr + row * WORDS_OF_ROW, SUPPORT))
     else:
         token, lp, support = resolve_row(
             x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
             spared_ptr, row, columns, size, blocks, steps, spares, BLOCK, PADDED, TILE, _LEVELED,
         )
-    tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
-    tl.store(logprob_ptr + row, lp)
-    tl.store(support_ptr + row, support.to(tl.int64))
+        tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
+        tl.store(logprob_ptr + row, lp)
+        tl.store(support_ptr + row, support.to(tl.int64))
+    tl.debug_barrier()
     if tells > 0:
-        is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
-        chance = tl.full((), float("nan"), tl.float64)
-        if is_set:
-            chance = chance_of(x_ptr + row * size, state_ptr + row * WORDS_OF_ROW, meta_ptr + row * columns, token)
-        if tells == _STATES:
-            chance = follow(carry_ptr + tl.load(slots_ptr + row) * CARRIED, token, lp, chance)
-        tl.store(told_ptr + row, chance)
+        tell_row(
+            status_ptr, meta_ptr, state_ptr, slots_ptr, carry_ptr, token_ptr, logprob_ptr, told_ptr, row, columns, tells
+        )
     if keeps >= 0:
-        is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
-        if is_set & is_told(scale_ptr, slots_ptr + row):
-            list_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
-            tell_set(
-                sums_ptr + row * SUMMANDS, kept_ptr + row * keeps, list_ptr, state_ptr + row * WORDS_OF_ROW, size,
-                keeps, LONG,
-            )
+        tell_laws(
+            sums_ptr, kept_ptr, planes_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size,
+            planes, buckets, keeps, LONG,
+        )
+
+
+@triton.jit(noinline=True)
+def tell_row(
+    status_ptr, meta_ptr, state_ptr, slots_ptr, carry_ptr, token_ptr, logprob_ptr, told_ptr, row, columns, tells
+):
+    """Writes what is told of a row, once its token is drawn. A function of its own, like the next one: so nothing of
+    where the row lies is held in registers while its token is drawn."""
+    chance = tl.full((), float("nan"), tl.float64)
+    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
+        chance = chance_of(state_ptr + row * WORDS_OF_ROW, meta_ptr + row * columns)
+    if tells == _STATES:
+        token, lp = tl.load(token_ptr + row).to(tl.int32), tl.load(logprob_ptr + row)
+        chance = follow(carry_ptr + tl.load(slots_ptr + row) * CARRIED, token, lp, chance)
+    tl.store(told_ptr + row, chance)
+
+
+@triton.jit(noinline=True)
+def tell_laws(
+    sums_ptr, kept_ptr, planes_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size, planes,
+    buckets, keeps, TILE: tl.constexpr,
+):
+    """Writes the laws of a row that was drawn as a set, if they are asked for, and marks its tokens."""
+    is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
+    if is_set & is_told(scale_ptr, slots_ptr + row):
+        list_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
+        tell_set(
+            sums_ptr + row * SUMMANDS, kept_ptr + row * keeps, list_ptr, state_ptr + row * WORDS_OF_ROW, size, keeps,
+            TILE,
+        )
 
 
 @triton.jit
-def chance_of(x_ptr, state_ptr, meta_ptr, token):
-    """The share of a token in the set that it was drawn from, before adaptive-p, float64; NaN without one."""
-    share = word(state_ptr, SHARE)
+def chance_of(state_ptr, meta_ptr):
+    """The share of the token in the set that it was drawn from, before adaptive-p, float64; NaN without one."""
+    share, token, x = word(state_ptr, SHARE), word(state_ptr, TOKEN).to(tl.int32), bits_in(state_ptr, LOGIT)
     state_ptr += tl.where((share >= 0) & (drawn_turn(meta_ptr, share) == 0), WITHOUT, 0)
     m, c, trimmed, left = scales_of(state_ptr)
-    x = tl.load(x_ptr + token)
     _, w = weights_at(token, x, key_of(x), m, c, trimmed, left)
     found = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64)
     return tl.where(word(state_ptr, TARGET) >= 0, found, tl.full((), float("nan"), tl.float64))
@@ -163,8 +197,30 @@ def chance_of(x_ptr, state_ptr, meta_ptr, token):
 
 @triton.jit
 def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, row_ptr, size, steps, planes, TILE: tl.constexpr):
-    """(token, logprob, support) of one row; the second plane marks what the row without XTC can draw."""
+    """Writes token and support of one row; the second plane marks what the row without XTC can draw.
+
+    What its loops go on by is in the row's words. All that reads tokens is in functions of their own, for which the
+    registers are free: none of these holds more than where the row lies from one call to the next.
+    """
     high, low, number = smooth(x_ptr, meta_ptr, row_ptr, size, steps, TILE)
+    begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes)
+    while word(state_ptr, TURN) < word(state_ptr, TURNS):
+        begin_turn(state_ptr, meta_ptr, size, steps)
+        while word(state_ptr, STEP) < steps:
+            run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
+            count_on(state_ptr, STEP)
+        if (word(state_ptr, TARGET) >= 0) & (word(state_ptr, IS_SAME) == 0):
+            reweigh(x_ptr, list_ptr, state_ptr, size, TILE)
+        if is_weighed(state_ptr) == 0:
+            weigh_set(x_ptr, list_ptr, state_ptr, size, TILE)
+        if word(state_ptr, TURN) == drawn_turn(meta_ptr, word(state_ptr, SHARE)):
+            draw_from(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
+        end_turn(state_ptr)
+
+
+@triton.jit(noinline=True)
+def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes):
+    """Writes what is known of a row before its first step."""
     share, cuts = coin_of(meta_ptr, steps)
     none = tl.full((), 0, tl.int64)
     put(state_ptr, CUTS_AFTER, cuts)
@@ -175,32 +231,53 @@ def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, row_ptr, size, steps, planes,
     put(state_ptr, ALL_LOW, low)
     put(state_ptr, ALL_NUMBER, number)
     put(state_ptr, RESUMED, none - 1)
+    put(state_ptr, ORDER_AT, (planes - 1) * size)
+    put(state_ptr, FEW_AT, planes * size)
+    put(state_ptr, TURN, none)
+    put(state_ptr, TURNS, tl.where(share >= 0, 2, 1))
     tl.debug_barrier()
-    for turn in range(tl.where(share >= 0, 2, 1)):
-        run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, turn, size, steps, planes, TILE)
-        share = word(state_ptr, SHARE)
-        if (turn == 1) & (word(state_ptr, IS_SAME) != 0):
-            # XTC removes nothing: all is as in the first turn.
-            save(state_ptr, WITHOUT, 0)  # pyright: ignore[reportArgumentType]
-            put(state_ptr, TOTAL_WITHOUT, word(state_ptr, TOTAL))
-        elif (share < 0) & (word(state_ptr, IS_FRESH) != 0):
-            put(state_ptr, TOTAL, word(state_ptr, KEPT_MASS))
-            put(state_ptr, SUPPORT, word(state_ptr, KEPT_WEIGHTY))
-        else:
-            weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE)
-        tl.debug_barrier()
-        if turn == drawn_turn(meta_ptr, share):
-            token = drawn_from(x_ptr, list_ptr, state_ptr, uniform_of(meta_ptr), size, TILE)
-            put(state_ptr, TOKEN, token)
-            tl.debug_barrier()
-        if (share >= 0) & (turn == 0):
-            save(state_ptr, 0, WITHOUT)  # pyright: ignore[reportArgumentType]
-    token, support = word(state_ptr, TOKEN).to(tl.int32), word(state_ptr, SUPPORT).to(tl.int32)
-    if word(state_ptr, SHARE) >= 0:
-        lp = logprob_of_both(x_ptr, list_ptr, state_ptr, token, size)
+
+
+@triton.jit(noinline=True)
+def begin_turn(state_ptr, meta_ptr, size, steps):
+    """Writes what a turn begins with, the set of all tokens; the second one, in which XTC removes something, begins at
+    the XTC, where the set that it is given is still there."""
+    if (word(state_ptr, TURN) != 0) & (word(state_ptr, RESUMED) >= 0):
+        save(state_ptr, BEFORE_XTC, 0)  # pyright: ignore[reportArgumentType]
     else:
-        lp = logprob_in_set(x_ptr, state_ptr, token)
-    return token, lp, support
+        enter(state_ptr, size)
+    put(state_ptr, JOINT, is_joint(meta_ptr, steps))
+    put(state_ptr, IS_SAME, steps * 0)
+    put(state_ptr, STEP, steps * 0)
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def end_turn(state_ptr):
+    """Keeps the numbers of the row without XTC, and goes on to the second turn."""
+    turn = word(state_ptr, TURN)
+    if (word(state_ptr, SHARE) >= 0) & (turn == 0):
+        save(state_ptr, 0, WITHOUT)  # pyright: ignore[reportArgumentType]
+    tl.debug_barrier()
+    put(state_ptr, TURN, turn + 1)
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def is_weighed(state_ptr):
+    """Whether what a turn leaves is weighed already, int32; what follows from that is written."""
+    share, found = word(state_ptr, SHARE), tl.full((), 0, tl.int32)
+    if (word(state_ptr, TURN) == 1) & (word(state_ptr, IS_SAME) != 0):
+        # XTC removes nothing: all is as in the first turn.
+        save(state_ptr, WITHOUT, 0)  # pyright: ignore[reportArgumentType]
+        put(state_ptr, TOTAL_WITHOUT, word(state_ptr, TOTAL))
+        found += 1
+    elif (share < 0) & (word(state_ptr, IS_FRESH) != 0):
+        put(state_ptr, TOTAL, word(state_ptr, KEPT_MASS))
+        put(state_ptr, SUPPORT, word(state_ptr, KEPT_WEIGHTY))
+        found += 1
+    tl.debug_barrier()
+    return found
 
 
 @triton.jit(noinline=True)
@@ -238,41 +315,6 @@ def drawn_turn(meta_ptr, share):
     if share >= 0:
         turn = is_on(meta_ptr, share).to(tl.int32)
     return turn
-
-
-@triton.jit
-def run_steps(x_ptr, list_ptr, state_ptr, meta_ptr, is_excluding, size, steps, planes, TILE: tl.constexpr):
-    """All steps of a row, from the set of all tokens; XTC removes something where `is_excluding`.
-
-    These begin at the XTC, where the set that it is given is still there.
-    """
-    if (is_excluding != 0) & (word(state_ptr, RESUMED) >= 0):
-        save(state_ptr, BEFORE_XTC, 0)  # pyright: ignore[reportArgumentType]
-    else:
-        enter(state_ptr, size)
-    put(state_ptr, JOINT, is_joint(meta_ptr, steps))
-    put(state_ptr, IS_SAME, steps * 0)
-    tl.debug_barrier()
-    for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
-        if (is_excluding == 0) & is_xtc(base_of(tl.load(step_ptr))):
-            remember(state_ptr, s)
-        if ((is_excluding == 0) | (word(state_ptr, RESUMED) <= s)) & (word(state_ptr, IS_SAME) == 0):
-            run_step(
-                x_ptr, list_ptr, (planes - 1) * size, planes * size, state_ptr, step_ptr, is_excluding, size, TILE
-            )
-    if (word(state_ptr, TARGET) >= 0) & (word(state_ptr, IS_SAME) == 0):
-        reweigh(x_ptr, list_ptr, state_ptr, size, TILE)
-
-
-@triton.jit
-def remember(state_ptr, s):
-    """Keeps the set that the only XTC is given, the step s, unless a later step may write in the place of its list."""
-    cuts = word(state_ptr, CUTS_AFTER)
-    if (cuts == 0) | ((cuts > 0) & (word(state_ptr, IS_LISTED) == 0)):
-        save(state_ptr, 0, BEFORE_XTC)  # pyright: ignore[reportArgumentType]
-        put(state_ptr, RESUMED, cuts * 0 + s)
-        tl.debug_barrier()
 # fmt: on
 
 
@@ -322,7 +364,7 @@ def target_exponents(w, state_ptr):
 
 
 # fmt: off
-@triton.jit
+@triton.jit(noinline=True)
 def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Writes the mass of the set and its least exponent under adaptive-p."""
     PART: tl.constexpr = TILE // 4
@@ -339,12 +381,13 @@ def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit
-def weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE: tl.constexpr):
+@triton.jit(noinline=True)
+def weigh_set(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Writes the mass of what is drawn from, by segments too, that of the turn before, and how many tokens can be drawn
     in some turn. What a row can draw without its XTC is marked."""
     PART: tl.constexpr = TILE // 8
     length, is_listed, share = length_of(state_ptr, size), word(state_ptr, IS_LISTED), word(state_ptr, SHARE)
+    turn = word(state_ptr, TURN)
     mass, number = (tl.arange(0, PART) * 0).to(tl.int64), tl.arange(0, PART) * 0
     marks = tl.where((turn == 0) & (share >= 0), 0, _CERTAIN)
     # With an XTC that is always on, what it removes cannot be drawn.
@@ -371,11 +414,12 @@ def weigh_set(x_ptr, list_ptr, state_ptr, turn, size, TILE: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit
-def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
-    """The token at which the running sum of weights, by id, passes the uniform `u`: in one segment of the set."""
-    PART: tl.constexpr = TILE // 4
-    r = tl.umulhi(u, word(state_ptr, TOTAL).to(tl.uint64)).to(tl.int64)
+@triton.jit(noinline=True)
+def draw_from(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
+    """Writes the token at which the running sum of weights, by id, passes the uniform of the row, and its logit: in one
+    segment of the set."""
+    PART: tl.constexpr = TILE // 8
+    r = tl.umulhi(uniform_of(meta_ptr), word(state_ptr, TOTAL).to(tl.uint64)).to(tl.int64)
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     lanes, number = tl.arange(0, SEGMENTS), word(state_ptr, SEGMENTED)
     masses = tl.load(state_ptr + MASSES + lanes, mask=lanes < number, other=NEVER)
@@ -392,7 +436,11 @@ def drawn_from(x_ptr, list_ptr, state_ptr, u, size, TILE: tl.constexpr):
                 at = tl.sum((reached + tl.cumsum(w, 0) <= r).to(tl.int32), 0)
                 token = tl.sum(tl.where(tl.arange(0, PART) == at, ids, 0), 0)
             reached = after
-    return token
+    logit = tl.load(x_ptr + token)
+    tl.debug_barrier()
+    put(state_ptr, TOKEN, token)
+    put(state_ptr, LOGIT, logit.to(tl.int32, bitcast=True))
+    tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
@@ -411,10 +459,21 @@ def spare(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: 
 # --- logprobs ---------------------------------------------------------------------------------------------------------
 
 
+@triton.jit(noinline=True)
+def logprob_of_row(list_ptr, state_ptr, size):
+    """ln of the probability of the token of a row, float32."""
+    token, lp = word(state_ptr, TOKEN).to(tl.int32), tl.full((), 0.0, tl.float32)
+    if word(state_ptr, SHARE) >= 0:
+        lp += logprob_of_both(list_ptr, state_ptr, token, size)
+    else:
+        lp += logprob_in_set(state_ptr, token)
+    return lp
+
+
 @triton.jit
-def logprob_in_set(x_ptr, state_ptr, token):
+def logprob_in_set(state_ptr, token):
     """ln of the probability of a token of the set."""
-    x, total = tl.load(x_ptr + token), word(state_ptr, TOTAL)
+    x, total = bits_in(state_ptr, LOGIT), word(state_ptr, TOTAL)
     m, _, trimmed, _ = scales_of(state_ptr)
     lp = logprob_of(x, m, bits_in(state_ptr, SCALE), total)
     if (token == trimmed) | (word(state_ptr, TARGET) >= 0):
@@ -424,9 +483,9 @@ def logprob_in_set(x_ptr, state_ptr, token):
 
 
 @triton.jit
-def logprob_of_both(x_ptr, list_ptr, state_ptr, token, size):
+def logprob_of_both(list_ptr, state_ptr, token, size):
     """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
-    x, marked = tl.load(x_ptr + token), tl.load(list_ptr + size + token) & 1
+    x, marked = bits_in(state_ptr, LOGIT), tl.load(list_ptr + size + token) & 1
     key, is_held = key_of(x), holds(list_ptr, state_ptr, token)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
     w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)

@@ -20,13 +20,18 @@ from tirage.backends.torch.kernels.rule import (
     weight_of,
 )
 from tirage.backends.torch.kernels.sets import (
+    AHEAD,
     ALL_NUMBER,
+    BETWEEN,
+    COUNTINGS,
     CUT_ID,
     CUT_KEY,
+    EACH,
     GOAL,
     IS_LEVELED,
     IS_LISTED,
     IS_PREFIX,
+    IS_TOLD,
     IS_WEIGHED,
     LARGEST,
     LEAST_WEIGHT,
@@ -36,11 +41,19 @@ from tirage.backends.torch.kernels.sets import (
     MEAN,
     NEVER,
     NUMBER,
+    PLACE_END,
+    PLACE_LOW,
+    REACHED,
     REACHING,
+    SET_NUMBER,
+    STAGE,
+    STAGE_GOAL,
     STAGES,
     TOP_KEY,
     TRIMMED,
     UNLISTED,
+    WAS_LISTED,
+    count_on,
     length_of,
     put,
     put_number,
@@ -225,80 +238,134 @@ def last_of(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     return tl.sum(number, 0), tl.where(is_none, POS_INF, key), tl.where(is_none, NO_ID, at)
 
 
-@triton.jit
-def list_few(x_ptr, list_ptr, state_ptr, kind, low, end, is_prefix, size, TILE: tl.constexpr):
-    """Lists the tokens of ]low, end] in the place of a set that is not listed; writes the mass of those before them.
+@triton.jit(noinline=True)
+def list_few(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Lists the tokens between the places of a search, once they are few, in the place of a set that is not listed;
+    writes the mass of those before them. Where what the step keeps is among them it lists all from the first on."""
+    kind, number = word(state_ptr, STAGE).to(tl.int32), word(state_ptr, BETWEEN)
+    is_prefix = (word(state_ptr, IS_PREFIX) != 0) & (word(state_ptr, LEVEL) < 0)
+    is_prefix &= word(state_ptr, AHEAD) + number <= size // _FEW_FIRST
+    is_few = (is_prefix | (number <= size // _FEWER)) & (kind != BY_ID)
+    if is_few & (word(state_ptr, IS_LISTED) == 0):
+        low = tl.where(is_prefix, -1, word(state_ptr, PLACE_LOW))
+        number, mass = list_parts(x_ptr, list_ptr, state_ptr, kind, low, word(state_ptr, PLACE_END), size, TILE)
+        tl.debug_barrier()
+        put(state_ptr, IS_LISTED, number * 0 + 1)
+        put(state_ptr, NUMBER, number)
+        put(state_ptr, IS_PREFIX, tl.where(is_prefix, 2, 0))
+        put(state_ptr, UNLISTED, mass)
+        tl.debug_barrier()
 
-    Where `is_prefix`, it lists all from the first on: what the step keeps is among them.
-    """
-    number, mass = list_parts(
-        x_ptr, list_ptr, state_ptr, kind, tl.where(is_prefix, -1, low), end, size, TILE
-    )
-    tl.debug_barrier()
-    put(state_ptr, IS_LISTED, number * 0 + 1)
-    put(state_ptr, NUMBER, number)
-    put(state_ptr, IS_PREFIX, tl.where(is_prefix, 2, 0))
-    put(state_ptr, UNLISTED, mass)
-    tl.debug_barrier()
 
-
-@triton.jit
-def find(x_ptr, list_ptr, state_ptr, kind, size, TILE: tl.constexpr):
-    """(first place up to which the tokens reach the `GOAL`, what those before it sum up to).
-
-    They are summed by weight or by number. The sum is not told where no other stage follows.
-    """
+@triton.jit(noinline=True)
+def begin_stage(state_ptr, size):
+    """Writes between which places a stage of a search looks for the token that reaches the `GOAL`."""
+    goal, kind = word(state_ptr, GOAL), word(state_ptr, STAGE).to(tl.int32)
+    each = count_ties(state_ptr, kind)
     low, end = places_of(state_ptr, kind, size)
     is_weighed = word(state_ptr, IS_WEIGHED) != 0
     is_first = (word(state_ptr, GOAL) == 1) & (is_weighed == 0) & (kind == BY_KEY) & (word(state_ptr, LEVEL) < 0)
-    end = tl.where(is_first, low + 1, end)
     # A token whose weight was cut may be among them.
     turns = tl.where(is_weighed & (word(state_ptr, TRIMMED) >= 0), 0, _TURNS)
-    reached = tl.full((), 0, tl.int64)
+    number = word(state_ptr, LOOKED)
     tl.debug_barrier()
-    put(state_ptr, UNLISTED, reached)
+    put(state_ptr, STAGE_GOAL, goal)
+    put(state_ptr, EACH, each)
+    put(state_ptr, PLACE_LOW, low)
+    put(state_ptr, PLACE_END, tl.where(is_first, low + 1, end))
+    put(state_ptr, COUNTINGS, turns)
+    put(state_ptr, UNLISTED, goal * 0)
+    put(state_ptr, REACHED, goal * 0)
+    put(state_ptr, BETWEEN, tl.where(number < 0, size, number))
+    put(state_ptr, AHEAD, goal * 0)
+    put(state_ptr, IS_TOLD, goal * 0 + 1)
     tl.debug_barrier()
-    number, is_told = word(state_ptr, LOOKED), tl.full((), 1, tl.int32)
-    number, ahead = tl.where(number < 0, size, number).to(tl.int32), tl.full((), 0, tl.int32)
-    while (low + 1 < end) | (is_told == 0):
-        goal = word(state_ptr, GOAL)
-        is_prefix = (word(state_ptr, IS_PREFIX) != 0) & (word(state_ptr, LEVEL) < 0)
-        is_prefix &= ahead + number <= size // _FEW_FIRST
-        is_few = (is_prefix | (number <= size // _FEWER)) & (kind != BY_ID)
-        if is_few & (word(state_ptr, IS_LISTED) == 0):
-            list_few(x_ptr, list_ptr, state_ptr, kind, low, end, is_prefix, size, TILE)
-        if (low + 1 < end) & ((is_weighed == 0) | (turns > 0)):
-            bits = (log2_fixed((end - low).to(tl.uint64)) >> 23) - tl.where(kind == BY_LEVEL, 6, 7)
-            shift = tl.maximum(bits, 0)
-            counts, before, within = count_parts(
-                x_ptr, list_ptr, state_ptr, kind, low, end, shift, size, TILE
-            )
-            is_one = word(state_ptr, TOP_KEY) == word(state_ptr, LOW_KEY)
-            if (word(state_ptr, NUMBER) < 0) & (is_one | (kind == BY_KEY)):
-                put_number(state_ptr, within, size)
-                put(state_ptr, GOAL, tl.minimum(goal, within))
-                tl.debug_barrier()
-            goal = word(state_ptr, GOAL)
-            reached = tl.where(is_weighed, before + word(state_ptr, UNLISTED), reached)
-            low, end, number, before, more = narrowed(state_ptr, kind, counts, within, goal - reached, low, end, shift)
-            ahead, reached = ahead + before, reached + more
-            is_told = tl.where(is_weighed & (word(state_ptr, STAGES) > 1), 0, 1)
-            turns -= 1
+
+
+@triton.jit(noinline=True)
+def narrow(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Counts the tokens between the places of a search by parts, and brings these nearer to each other."""
+    kind, goal = word(state_ptr, STAGE).to(tl.int32), word(state_ptr, GOAL)
+    low, end = word(state_ptr, PLACE_LOW), word(state_ptr, PLACE_END)
+    bits = (log2_fixed((end - low).to(tl.uint64)) >> 23) - tl.where(kind == BY_LEVEL, 6, 7)
+    shift = tl.maximum(bits, 0)
+    counts, before, within = count_parts(x_ptr, list_ptr, state_ptr, kind, low, end, shift, size, TILE)
+    is_one = word(state_ptr, TOP_KEY) == word(state_ptr, LOW_KEY)
+    if (word(state_ptr, NUMBER) < 0) & (is_one | (kind == BY_KEY)):
+        put_number(state_ptr, within, size)
+        put(state_ptr, GOAL, tl.minimum(goal, within))
+        tl.debug_barrier()
+    goal, is_weighed = word(state_ptr, GOAL), word(state_ptr, IS_WEIGHED) != 0
+    reached = tl.where(is_weighed, before + word(state_ptr, UNLISTED), word(state_ptr, REACHED))
+    low, end, number, before, more = narrowed(state_ptr, kind, counts, within, goal - reached, low, end, shift)
+    ahead, turns = word(state_ptr, AHEAD), word(state_ptr, COUNTINGS)
+    is_asked = is_weighed & (word(state_ptr, STAGES) > 1)
+    tl.debug_barrier()
+    put(state_ptr, PLACE_LOW, low)
+    put(state_ptr, PLACE_END, end)
+    put(state_ptr, BETWEEN, number)
+    put(state_ptr, AHEAD, ahead + before)
+    put(state_ptr, REACHED, reached + more)
+    put(state_ptr, IS_TOLD, is_asked == 0)
+    put(state_ptr, COUNTINGS, turns - 1)
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def narrow_by_mass(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Weighs the tokens up to three places of a search, and brings its places nearer to each other; at last what those
+    before the place weigh is asked."""
+    kind, goal = word(state_ptr, STAGE).to(tl.int32), word(state_ptr, GOAL)
+    low, end = word(state_ptr, PLACE_LOW), word(state_ptr, PLACE_END)
+    is_found = low + 1 >= end
+    step = tl.where(is_found, 0, (end - low + 3) // 4)
+    one, two, three = masses_to(x_ptr, list_ptr, state_ptr, kind, low, step, size, TILE)
+    base, reached, is_told = word(state_ptr, UNLISTED), word(state_ptr, REACHED), word(state_ptr, IS_TOLD)
+    one, two, three = one + base, two + base, three + base
+    passed = (one < goal).to(tl.int64) + (two < goal).to(tl.int64) + (three < goal).to(tl.int64)
+    reached = tl.where((passed == 1) | is_found, one, reached)
+    reached = tl.where(passed == 3, three, tl.where(passed == 2, two, reached))
+    low += passed * step
+    tl.debug_barrier()
+    put(state_ptr, PLACE_LOW, low)
+    put(state_ptr, PLACE_END, tl.where(is_found, end, tl.minimum(low + step, end)))
+    put(state_ptr, REACHED, reached)
+    put(state_ptr, IS_TOLD, tl.where(is_found | (passed > 0), 1, is_told))
+    tl.debug_barrier()
+
+
+@triton.jit
+def find(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Writes the first place up to which the tokens reach the `GOAL`, and what those before it sum up to.
+
+    They are summed by weight or by number. The sum is not told where no other stage follows.
+    """
+    begin_stage(state_ptr, size)
+    while (word(state_ptr, PLACE_LOW) + 1 < word(state_ptr, PLACE_END)) | (word(state_ptr, IS_TOLD) == 0):
+        list_few(x_ptr, list_ptr, state_ptr, size, TILE)
+        is_open = word(state_ptr, PLACE_LOW) + 1 < word(state_ptr, PLACE_END)
+        if is_open & ((word(state_ptr, IS_WEIGHED) == 0) | (word(state_ptr, COUNTINGS) > 0)):
+            narrow(x_ptr, list_ptr, state_ptr, size, TILE)
         else:
-            # At last what those before the place weigh is asked.
-            is_found = low + 1 >= end
-            step = tl.where(is_found, 0, (end - low + 3) // 4)
-            one, two, three = masses_to(x_ptr, list_ptr, state_ptr, kind, low, step, size, TILE)
-            base = word(state_ptr, UNLISTED)
-            one, two, three = one + base, two + base, three + base
-            passed = (one < goal).to(tl.int64) + (two < goal).to(tl.int64) + (three < goal).to(tl.int64)
-            reached = tl.where((passed == 1) | is_found, one, reached)
-            reached = tl.where(passed == 3, three, tl.where(passed == 2, two, reached))
-            is_told = tl.where(is_found | (passed > 0), 1, is_told)
-            low += passed * step
-            end = tl.where(is_found, end, tl.minimum(low + step, end))
+            narrow_by_mass(x_ptr, list_ptr, state_ptr, size, TILE)
+    end_stage(state_ptr)
+
+
+@triton.jit(noinline=True)
+def end_stage(state_ptr):
+    """Writes level, key or id of the token that a stage found, and the goal that is left."""
+    stage, place, number = word(state_ptr, STAGE), word(state_ptr, PLACE_END), word(state_ptr, BETWEEN)
+    goal = word(state_ptr, STAGE_GOAL) - word(state_ptr, REACHED) * word(state_ptr, EACH)
+    tl.debug_barrier()
     put(state_ptr, LOOKED, number)
-    return end, reached
+    put(state_ptr, GOAL, goal)
+    if stage == BY_LEVEL:
+        put(state_ptr, LEVEL, place)
+    elif stage == BY_KEY:
+        put(state_ptr, CUT_KEY, -place + POS_INF)  # pyright: ignore[reportOperatorIssue]
+    else:
+        put(state_ptr, CUT_ID, place)
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -309,40 +376,53 @@ def cut_at(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     They are in the order of rank, or by how far their exponents are from the mean one, at one level by rank. Level, key
     and id are looked for in so many `STAGES`; the level is -1 by rank alone.
     """
-    set_number, is_listed = word(state_ptr, NUMBER), word(state_ptr, IS_LISTED)
-    tl.debug_barrier()
-    put(state_ptr, LEVEL, tl.full((), -1, tl.int64))
-    put(state_ptr, CUT_KEY, tl.full((), POS_INF, tl.int64))
-    put(state_ptr, CUT_ID, tl.full((), NO_ID, tl.int64))
-    put(state_ptr, LOOKED, set_number)
-    tl.debug_barrier()
+    begin_search(state_ptr)
     if word(state_ptr, GOAL) == NEVER:
-        number, key, last = last_of(x_ptr, list_ptr, state_ptr, size, TILE)
-        tl.debug_barrier()
-        put(state_ptr, REACHING, number)
-        put(state_ptr, CUT_KEY, key)
-        put(state_ptr, CUT_ID, last)
-        tl.debug_barrier()
+        find_last(x_ptr, list_ptr, state_ptr, size, TILE)
     else:
-        for stage in range(word(state_ptr, STAGES).to(tl.int32)):
-            if (stage > 0) | (word(state_ptr, IS_LEVELED) != 0):
-                goal, each = word(state_ptr, GOAL), count_ties(state_ptr, stage)
-                place, before = find(x_ptr, list_ptr, state_ptr, stage, size, TILE)
-                tl.debug_barrier()
-                put(state_ptr, GOAL, goal - before * each)
-                if stage == BY_LEVEL:
-                    put(state_ptr, LEVEL, place)
-                elif stage == BY_KEY:
-                    put(state_ptr, CUT_KEY, -place + POS_INF)  # pyright: ignore[reportOperatorIssue]
-                else:
-                    put(state_ptr, CUT_ID, place)
-                tl.debug_barrier()
-        # What a step keeps of the first tokens is all listed.
-        if word(state_ptr, IS_PREFIX) < 2:
-            set_number = tl.where(set_number < 0, word(state_ptr, ALL_NUMBER), set_number)
-            tl.debug_barrier()
-            put(state_ptr, NUMBER, set_number)
-            put(state_ptr, IS_LISTED, is_listed)
+        while word(state_ptr, STAGE) < word(state_ptr, STAGES):
+            if (word(state_ptr, STAGE) > 0) | (word(state_ptr, IS_LEVELED) != 0):
+                find(x_ptr, list_ptr, state_ptr, size, TILE)
+            count_on(state_ptr, STAGE)
+        end_search(state_ptr)
+
+
+@triton.jit(noinline=True)
+def begin_search(state_ptr):
+    """Writes what a search begins with, and what is known of the set before it."""
+    number, is_listed = word(state_ptr, NUMBER), word(state_ptr, IS_LISTED)
+    tl.debug_barrier()
+    put(state_ptr, SET_NUMBER, number)
+    put(state_ptr, WAS_LISTED, is_listed)
+    put(state_ptr, LEVEL, number * 0 - 1)
+    put(state_ptr, CUT_KEY, number * 0 + POS_INF)
+    put(state_ptr, CUT_ID, number * 0 + NO_ID)
+    put(state_ptr, LOOKED, number)
+    put(state_ptr, STAGE, number * 0)
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def end_search(state_ptr):
+    """Writes what is known of the set again, unless what a step keeps of the first tokens is all listed."""
+    number, is_listed = word(state_ptr, SET_NUMBER), word(state_ptr, WAS_LISTED)
+    number = tl.where(number < 0, word(state_ptr, ALL_NUMBER), number)
+    is_whole = word(state_ptr, IS_PREFIX) < 2
+    tl.debug_barrier()
+    if is_whole:
+        put(state_ptr, NUMBER, number)
+        put(state_ptr, IS_LISTED, is_listed)
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def find_last(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Writes how many tokens have at least `LEAST_WEIGHT`, and key and id of the last one."""
+    number, key, last = last_of(x_ptr, list_ptr, state_ptr, size, TILE)
+    tl.debug_barrier()
+    put(state_ptr, REACHING, number)
+    put(state_ptr, CUT_KEY, key)
+    put(state_ptr, CUT_ID, last)
     tl.debug_barrier()
 
 

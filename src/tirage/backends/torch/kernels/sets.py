@@ -25,7 +25,7 @@ from tirage.operators.top_n_sigma import TOP_N_SIGMA
 
 SEGMENTS = tl.constexpr(64)
 """Parts of what is drawn from, each with the mass before it."""
-WORDS = 288
+WORDS = 320
 """Numbers of a row, int64: how many tokens its set holds and whether they are listed, the largest and the least key,
 the key that weights count from, c and 1 / T of the temperature as bits, the token whose weight was cut and the weight
 left, the tokens at -inf that are listed by llama.cpp, the mass of the set that the temperature saw, whether the draw is
@@ -34,7 +34,14 @@ set that the temperature saw, and whether that is still to be weighed, five sums
 without what was cut of a weight; then all of them again, of the row without XTC; then those of the step that runs: by
 what `keep` lists tokens, what `find` looks for, and what became of both, and whether XTC spares tokens, with what is
 known of all tokens before the first step, -1 for a number that is not; then the mass before each segment of what is
-drawn from and where it begins; at last those of the set that XTC is given. Registers are left to the tokens."""
+drawn from and where it begins; those of the set that XTC is given; at last where the loops are that call functions of
+their own: in which turn of how many, at which step, what that is and what is read for it, in which turn of its cut and
+of how many, where `keep` lists tokens and whether it does, in which stage of a search, how many tokens the set had
+before it and whether they were listed, the goal of a stage, what each of its tokens weighs, between which places it is,
+how many tokens are between these and before them, what is reached, how often it still counts by parts, and whether what
+is reached is told; where in the row's planes tail-free puts its order, and the few ids lie; and the bits of the logit
+of the token. Registers are left to the tokens: what lives across a call would take some from all that is called.
+"""
 WORDS_OF_ROW = tl.constexpr(WORDS)
 (
     NUMBER, IS_LISTED, TOP_KEY, LOW_KEY, BASIS, CONSTANT, SCALE, TRIMMED, LEFT, REMOVED, BASE, IS_ONE, TARGET, WHOLE,
@@ -50,6 +57,10 @@ WITHOUT = tl.constexpr(32)
     SEGMENTED, RESUMED, IS_SAME, ARE_KEPT, UNLISTED, CUTS_AFTER,
 ) = (tl.constexpr(64 + at) for at in range(40))  # fmt: skip
 MASSES, PLACES, BEFORE_XTC = (tl.constexpr(at) for at in (128, 192, 256))
+(
+    TURN, TURNS, STEP, OP, READS, CUT_TURN, CUT_TURNS, INTO_AT, WRITES, STAGE, SET_NUMBER, WAS_LISTED, STAGE_GOAL, EACH,
+    PLACE_LOW, PLACE_END, BETWEEN, AHEAD, REACHED, COUNTINGS, IS_TOLD, ORDER_AT, FEW_AT, LOGIT,
+) = (tl.constexpr(288 + at) for at in range(24))  # fmt: skip
 _SAVED = tl.constexpr(32)
 SPARED = tl.constexpr(1)
 """The bit in the second plane of tokens that XTC never removes; the one before is that of tokens drawn without it."""
@@ -78,6 +89,15 @@ def bits_in(state_ptr, at: tl.constexpr):
 def put(state_ptr, at: tl.constexpr, value):
     """Changes one number of a row. A barrier stands before and behind all that are changed together."""
     tl.store(state_ptr + at, value.to(tl.int64))
+
+
+@triton.jit(noinline=True)
+def count_on(state_ptr, at: tl.constexpr):
+    """Adds 1 to a number of a row by which a loop goes on."""
+    number = word(state_ptr, at)
+    tl.debug_barrier()
+    put(state_ptr, at, number + 1)
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -156,7 +176,7 @@ def put_number(state_ptr, number, size):
     tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def count_set(x_ptr, state_ptr, size, TILE: tl.constexpr):
     """Counts the tokens of a row that are above -inf."""
     PART: tl.constexpr = TILE // 4
@@ -169,7 +189,7 @@ def count_set(x_ptr, state_ptr, size, TILE: tl.constexpr):
     put_number(state_ptr, tl.sum(number, 0), size)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def sum_set(x_ptr, list_ptr, state_ptr, op, is_flat, size, TILE: tl.constexpr):
     """Writes the sums of `thresholds.judged` for a step over the set, and the largest weight in it.
 
@@ -217,9 +237,10 @@ def sum_set(x_ptr, list_ptr, state_ptr, op, is_flat, size, TILE: tl.constexpr):
 
 
 # fmt: off
-@triton.jit
-def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
-    """Lists what stays of the set where `writes` is 1; its number and its largest and least key are written.
+@triton.jit(noinline=True)
+def keep(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Lists what stays of the set from the place `INTO_AT` on where `WRITES` is 1; its number and its largest and least
+    key are written.
 
     A token stays whose weight is at least `LEAST`, or whose measure is at most `LIMIT`, or at most `LEVEL` where it
     stands before or at the cut. What is measured is its exponent, how far that is from the `MEAN` one, or the distance
@@ -227,33 +248,33 @@ def keep(x_ptr, list_ptr, into_at, state_ptr, writes, size, TILE: tl.constexpr):
     all others stay. Their mass is written too, by segments, and how many have a weight.
     """
     PART: tl.constexpr = TILE // 4
-    m, c, trimmed, left = scales_of(state_ptr)
     cut_key, cut_id = word(state_ptr, CUT_KEY).to(tl.int32), word(state_ptr, CUT_ID).to(tl.int32)
-    mean, is_removed = word(state_ptr, MEAN).to(tl.int32), word(state_ptr, IS_REMOVED) != 0
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    spares = tl.where(is_removed, word(state_ptr, SPARES), 0)
+    length = length_of(state_ptr, size)
     high, low = tl.arange(0, PART) * 0 + NEG_INF, tl.arange(0, PART) * 0 + POS_INF
-    number, shift = tl.full((), 0, tl.int32), shift_of(length, TILE)
-    mass, weighty = tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
+    number, mass, weighty = tl.full((), 0, tl.int32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
     for start in range(0, length, TILE):
+        # What is read each time would leave too few registers if it were held in some.
+        shift = shift_of(length_of(state_ptr, size), TILE)
         begin_segment(state_ptr, start // TILE, shift, mass, number)
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, word(state_ptr, IS_LISTED), PART)
+            m, c, trimmed, left = scales_of(state_ptr)
             q, w = weights_at(ids, x, key, m, c, trimmed, left)
-            # Read each time: held in registers they would leave too few.
             least, limit, level = word(state_ptr, LEAST), word(state_ptr, LIMIT), word(state_ptr, LEVEL)
-            measure = tl.abs(q - mean)
+            is_removed, writes = word(state_ptr, IS_REMOVED) != 0, word(state_ptr, WRITES).to(tl.int32)
+            measure = tl.abs(q - word(state_ptr, MEAN).to(tl.int32))
             if word(state_ptr, IS_SIGMA) != 0:
                 measure = spread_at(state_ptr, x)
             before = is_in(key, ids, cut_key, cut_id)
             stays = (w >= least) | (measure <= limit) | ((measure <= level) & before)
-            is_asked = key > tl.where(spares > 0, NEG_INF, POS_INF)
+            is_asked = key > tl.where(is_removed & (word(state_ptr, SPARES) > 0), NEG_INF, POS_INF)
             spared = tl.load(list_ptr + size + ids, mask=is_asked, other=0) >> SPARED
             stays = tl.where(is_removed, ((w >= least) & before & (spared == 0)) == 0, stays) & (key > NEG_INF)
             one = stays.to(tl.int32)
             # The list is written where it was read: all have read this part before any writes.
             tl.debug_barrier()
-            tl.store(list_ptr + into_at + number + tl.cumsum(one, 0) - one, ids, mask=one > 1 - writes)
+            into_ptr = list_ptr + word(state_ptr, INTO_AT)
+            tl.store(into_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 1 - writes)
             number += tl.sum(one, 0)
             high = tl.maximum(high, tl.where(stays, key, NEG_INF))
             low = tl.minimum(low, tl.where(stays, key, POS_INF))

@@ -11,6 +11,7 @@ import triton.language as tl
 from tirage.backends.torch.kernels.curvature import cut_tail
 from tirage.backends.torch.kernels.entropy import factor_at, is_dynamic, scaled
 from tirage.backends.torch.kernels.layout import PROGRAM, constant
+from tirage.backends.torch.kernels.least_weights import least_of_top_a, least_surprising
 from tirage.backends.torch.kernels.ordered import (
     entropy_prefix,
     rank_first,
@@ -20,7 +21,6 @@ from tirage.backends.torch.kernels.rule import (
     NO_ID,
     exponent_of,
     key_of,
-    log2_fixed,
     target_of,
     value_of,
 )
@@ -30,14 +30,20 @@ from tirage.backends.torch.kernels.sets import (
     ARE_KEPT,
     BASE,
     BASIS,
+    BEFORE_XTC,
     CONSTANT,
     CUT_ID,
     CUT_KEY,
     CUT_LEFT,
     CUT_TOKEN,
+    CUT_TURN,
+    CUT_TURNS,
+    CUTS_AFTER,
     FEW,
+    FEW_AT,
     FLOOR,
     GOAL,
+    INTO_AT,
     IS_FRESH,
     IS_LEVELED,
     IS_LISTED,
@@ -62,21 +68,29 @@ from tirage.backends.torch.kernels.sets import (
     MEAN,
     NEVER,
     NUMBER,
+    OP,
+    ORDER_AT,
     REACHING,
+    READS,
     REMOVED,
     RESUMED,
     SCALE,
     STAGES,
+    STEP,
     SUMS_AT,
     TARGET,
     TOP_KEY,
     TRIMMED,
+    TURN,
     UNCUT,
     WHOLE,
+    WRITES,
     all_stay,
+    count_on,
     count_set,
     keep,
     put,
+    save,
     scales_of,
     sum_set,
     weights_at,
@@ -87,9 +101,7 @@ from tirage.backends.torch.kernels.thresholds import (
     judged,
     least_by_logit,
     mean_of,
-    quotient,
     share_of,
-    sum_128,
 )
 from tirage.operators import END, FIRST_FILTER
 from tirage.operators.adaptive_p import ADAPTIVE_P
@@ -130,6 +142,8 @@ _TRUNCATED = tl.constexpr(RULES.index("truncated"))
 _END, _FIRST_FILTER = tl.constexpr(END), tl.constexpr(FIRST_FILTER)
 _FEW, _FIRST = tl.constexpr(FEW), tl.constexpr(100)
 """How many of the first tokens top-h and Mirostat 1 look at."""
+_SUMS, _COUNT = tl.constexpr(1), tl.constexpr(2)
+"""What is read for a step: sums over its set, or how many tokens it has."""
 
 
 # --- what the steps are -----------------------------------------------------------------------------------------------
@@ -170,39 +184,93 @@ def is_joint(meta_ptr, steps):
 
 # fmt: off
 @triton.jit
-def run_step(x_ptr, list_ptr, order_at, few_at, state_ptr, step_ptr, is_on, size, TILE: tl.constexpr):
-    """One step on the set; `is_on` says whether XTC removes something.
+def run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
+    """One step on the set, that at `STEP`; XTC removes something in the second turn.
 
-    Every loop over tokens stands once in all that is called here: kernels are compiled where they are used.
+    Every loop over tokens stands once in all that is called here: kernels are compiled where they are used. Nothing but
+    where the row lies is held in registers from one call to the next.
     """
-    op = base_of(tl.load(step_ptr))
-    is_off = (op == _END) | (is_xtc(op) & (is_on == 0))
-    is_cut = (op != _TEMPERATURE) & (is_dynamic(op) == 0) & (op != _ADAPTIVE_P) & (is_off == 0) & (op >= _FIRST_FILTER)
-    is_stale = (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
-    if is_stale | is_dynamic(op) | (op == _ADAPTIVE_P) | (is_cut & needs_sums(op)):
-        sum_set(x_ptr, list_ptr, state_ptr, op, is_dynamic(op), size, TILE)
-        if is_stale:
-            put(state_ptr, BASE, word(state_ptr, UNCUT))
-            put(state_ptr, IS_STALE, tl.full((), 0, tl.int64))
-            tl.debug_barrier()
-    elif (word(state_ptr, NUMBER) < 0) & is_cut & needs_number(op, step_ptr, size):
+    begin_step(state_ptr, meta_ptr, size)
+    if word(state_ptr, READS) == _SUMS:
+        sum_set(x_ptr, list_ptr, state_ptr, word(state_ptr, OP), is_dynamic(word(state_ptr, OP)), size, TILE)
+    if word(state_ptr, READS) == _COUNT:
         count_set(x_ptr, state_ptr, size, TILE)
-    number, removed = word(state_ptr, NUMBER), word(state_ptr, REMOVED)
-    if is_cut:
+    take_step(state_ptr, meta_ptr)
+    if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS):
+        # Until something is listed, the room of the list is free.
+        order_ptr = list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, word(state_ptr, ORDER_AT), 0)
+        buckets_ptr, step_ptr = list_ptr + word(state_ptr, FEW_AT) + _FEW, step_of(state_ptr, meta_ptr)
+        cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE)
+    cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
+
+
+@triton.jit
+def step_of(state_ptr, meta_ptr):
+    """Where the step lies that runs."""
+    return meta_ptr + PROGRAM + word(state_ptr, STEP) * 6
+
+
+@triton.jit(noinline=True)
+def begin_step(state_ptr, meta_ptr, size):
+    """Writes what the step is, `END` where it does nothing, and what is read for it."""
+    is_first, step_ptr = word(state_ptr, TURN) == 0, step_of(state_ptr, meta_ptr)
+    op = base_of(tl.load(step_ptr))
+    if is_first & is_xtc(op):
+        remember(state_ptr)
+    is_run = (is_first | (word(state_ptr, RESUMED) <= word(state_ptr, STEP))) & (word(state_ptr, IS_SAME) == 0)
+    op = tl.where(is_run & ((is_xtc(op) & is_first) == 0), op, _END)
+    is_cut, is_stale = removes(op), (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
+    is_summed = is_stale | is_dynamic(op) | (op == _ADAPTIVE_P) | (is_cut & needs_sums(op))
+    is_counted = (word(state_ptr, NUMBER) < 0) & is_cut & needs_number(op, step_ptr, size)
+    tl.debug_barrier()
+    put(state_ptr, OP, op)
+    put(state_ptr, READS, tl.where(is_run, tl.where(is_summed, _SUMS, tl.where(is_counted, _COUNT, 0)), 0))
+    tl.debug_barrier()
+
+
+@triton.jit
+def remember(state_ptr):
+    """Keeps the set that the only XTC is given, at this step, unless a later one may write in the place of its list."""
+    cuts, s = word(state_ptr, CUTS_AFTER), word(state_ptr, STEP)
+    if (cuts == 0) | ((cuts > 0) & (word(state_ptr, IS_LISTED) == 0)):
+        save(state_ptr, 0, BEFORE_XTC)  # pyright: ignore[reportArgumentType]
+        put(state_ptr, RESUMED, s)
+        tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def take_step(state_ptr, meta_ptr):
+    """What a step does to the numbers of its row, once its sums are known; for one that cuts, with what that begins."""
+    op, step_ptr, zero = word(state_ptr, OP), step_of(state_ptr, meta_ptr), tl.full((), 0, tl.int64)
+    is_stale = (word(state_ptr, READS) == _SUMS) & (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
+    number, removed, uncut = word(state_ptr, NUMBER), word(state_ptr, REMOVED), word(state_ptr, UNCUT)
+    tl.debug_barrier()
+    put(state_ptr, CUT_TURN, zero)
+    put(state_ptr, CUT_TURNS, zero)
+    if is_stale:
+        put(state_ptr, BASE, uncut)
+        put(state_ptr, IS_STALE, zero)
+    tl.debug_barrier()
+    if removes(op):
         if (op == _TOP_K) & (number >= 0) & (tl.load(step_ptr + 1) >= number):
             # All stay but those at -inf in llama.cpp's list.
-            tl.debug_barrier()
             put(state_ptr, REMOVED, tl.minimum(removed, tl.load(step_ptr + 1) - number))
-            tl.debug_barrier()
         else:
-            cut_set(x_ptr, list_ptr, order_at, few_at, state_ptr, op, step_ptr, size, TILE)
+            begin_cut(state_ptr, op, step_ptr)
     elif (op == _TEMPERATURE) | is_dynamic(op):
         change_temperature(state_ptr, op, step_ptr)
     elif op == _ADAPTIVE_P:
         put(state_ptr, TARGET, tl.load(step_ptr + 1))
         put(state_ptr, IS_FRESH, number * 0)
         put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))
-        tl.debug_barrier()
+    tl.debug_barrier()
+
+
+@triton.jit
+def removes(op):
+    """Whether a step may remove tokens."""
+    is_other = (op == _TEMPERATURE) | is_dynamic(op) | (op == _ADAPTIVE_P) | (op == _END)
+    return (op >= _FIRST_FILTER) & (is_other == 0)
 
 
 @triton.jit
@@ -304,38 +372,50 @@ def stages_of(op, step_ptr):
 
 
 @triton.jit
-def cut_set(x_ptr, list_ptr, order_at, few_at, state_ptr, op, step_ptr, size, TILE: tl.constexpr):
+def cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
     """Lists what a step keeps of the set.
 
     There are two turns where the first says which tokens the second keeps: where the step leaves a least number of
     tokens, or a number that follows from the first tokens.
     """
-    begin_cut(state_ptr, op, step_ptr)
-    if op == _TFS:
-        # Until something is listed, the room of the list is free.
-        order_ptr = list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, order_at, 0)
-        cut_tail(x_ptr, list_ptr, order_ptr, list_ptr + few_at + _FEW, state_ptr, step_ptr, size, TILE)
-    turns = tl.where(is_by_rank(op) | (word(state_ptr, FLOOR) > 1), 2, 1)
-    for turn in range(turns):
+    while word(state_ptr, CUT_TURN) < word(state_ptr, CUT_TURNS):
         if word(state_ptr, GOAL) > 0:
             cut_at(x_ptr, list_ptr, state_ptr, size, TILE)
-            apply_cut(x_ptr, state_ptr, op, step_ptr, turn)
-        is_first = (turn == 0) & (turns == 2)
-        into_at = tl.where(is_first & (op == _MIROSTAT), few_at, 0)
-        if all_stay(state_ptr) & ((is_first & is_by_rank(op)) == 0):
-            keep_all(state_ptr)
-        else:
-            keep(
-                x_ptr, list_ptr, into_at, state_ptr, ((is_first == 0) | is_by_rank(op)).to(tl.int32), size, TILE
-            )
-            # What `keep` weighs is not of the set before.
-            put(state_ptr, IS_FRESH, word(state_ptr, KEPT) * 0)
-        if is_first:
-            if is_by_rank(op):
-                keep_prefix(x_ptr, list_ptr, few_at, state_ptr, op, step_ptr, size)
-            else:
-                keep_enough(state_ptr)
-    settle(state_ptr, op, step_ptr)
+            apply_cut(x_ptr, state_ptr, meta_ptr)
+        begin_keep(state_ptr)
+        if word(state_ptr, ARE_KEPT) == 0:
+            keep(x_ptr, list_ptr, state_ptr, size, TILE)
+        if (word(state_ptr, CUT_TURN) == 0) & is_by_rank(word(state_ptr, OP)):
+            keep_prefix(x_ptr, list_ptr, state_ptr, meta_ptr, size)
+        end_cut(state_ptr, meta_ptr)
+
+
+@triton.jit(noinline=True)
+def begin_keep(state_ptr):
+    """Writes whether all tokens stay, and where those that do are listed, if they are."""
+    op, is_first = word(state_ptr, OP), (word(state_ptr, CUT_TURN) == 0) & (word(state_ptr, CUT_TURNS) == 2)
+    if all_stay(state_ptr) & ((is_first & is_by_rank(op)) == 0):
+        keep_all(state_ptr)
+    else:
+        tl.debug_barrier()
+        put(state_ptr, ARE_KEPT, op * 0)
+        put(state_ptr, INTO_AT, tl.where(is_first & (op == _MIROSTAT), word(state_ptr, FEW_AT), 0))
+        put(state_ptr, WRITES, (is_first == 0) | is_by_rank(op))
+        # What `keep` weighs is not of the set before.
+        put(state_ptr, IS_FRESH, op * 0)
+        tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def end_cut(state_ptr, meta_ptr):
+    """What a turn of a cut leaves to the next, or the last turn to the step behind it."""
+    op, step_ptr = word(state_ptr, OP), step_of(state_ptr, meta_ptr)
+    turn, turns = word(state_ptr, CUT_TURN), word(state_ptr, CUT_TURNS)
+    if (turn + 1 < turns) & (is_by_rank(op) == 0):
+        keep_enough(state_ptr)
+    if turn + 1 == turns:
+        settle(state_ptr, op, step_ptr)
+    count_on(state_ptr, CUT_TURN)
 
 
 @triton.jit
@@ -376,12 +456,14 @@ def begin_cut(state_ptr, op, step_ptr):
     put(state_ptr, LEAST_WEIGHT, tl.where(is_xtc(op), least, 0))
     put(state_ptr, FLOOR, floor_of(step_ptr))
     put(state_ptr, CUT_TOKEN, goal * 0 - 1)
+    put(state_ptr, CUT_TURNS, tl.where(is_by_rank(op) | (floor_of(step_ptr) > 1), 2, 1))
     tl.debug_barrier()
 
 
-@triton.jit
-def apply_cut(x_ptr, state_ptr, op, step_ptr, turn):
+@triton.jit(noinline=True)
+def apply_cut(x_ptr, state_ptr, meta_ptr):
     """Writes by what the step keeps tokens, once its cut is found in this turn."""
+    op, step_ptr, turn = word(state_ptr, OP), step_of(state_ptr, meta_ptr), word(state_ptr, CUT_TURN)
     level, last_id, stages = word(state_ptr, LEVEL), word(state_ptr, CUT_ID), word(state_ptr, STAGES)
     rest, reaching, is_removed = word(state_ptr, GOAL), word(state_ptr, REACHING), word(state_ptr, IS_REMOVED)
     least, is_leveled = word(state_ptr, LEAST), word(state_ptr, IS_LEVELED)
@@ -428,25 +510,27 @@ def keep_enough(state_ptr):
     tl.debug_barrier()
 
 
-@triton.jit
-def keep_prefix(x_ptr, list_ptr, few_at, state_ptr, op, step_ptr, size):
+@triton.jit(noinline=True)
+def keep_prefix(x_ptr, list_ptr, state_ptr, meta_ptr, size):
     """Writes how many of the first tokens top-h or Mirostat 1 keeps, once the first ones are listed."""
+    op, step_ptr = word(state_ptr, OP), step_of(state_ptr, meta_ptr)
+    few_ptr = list_ptr + word(state_ptr, FEW_AT)
     goal, number = tl.full((), 0, tl.int64), word(state_ptr, KEPT).to(tl.int32)
     if op == _TOP_H:
         # It keeps none but these: they are the set now.
         lanes = tl.arange(0, _FEW)
-        tl.store(list_ptr + few_at + lanes, tl.load(list_ptr + lanes, mask=lanes < number, other=0))
+        tl.store(few_ptr + lanes, tl.load(list_ptr + lanes, mask=lanes < number, other=0))
         put(state_ptr, NUMBER, number)
         put(state_ptr, IS_LISTED, goal + 1)
         tl.debug_barrier()
-    rank_first(x_ptr, list_ptr + few_at, number)
+    rank_first(x_ptr, few_ptr, number)
     if op == _TOP_H:
-        goal += entropy_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1))
+        goal += entropy_prefix(x_ptr, few_ptr, state_ptr, number, tl.load(step_ptr + 1))
     else:
-        goal += zipf_prefix(x_ptr, list_ptr + few_at, state_ptr, number, tl.load(step_ptr + 1), size)
+        goal += zipf_prefix(x_ptr, few_ptr, state_ptr, number, tl.load(step_ptr + 1), size)
     # The last of them is known, unless Mirostat keeps more than are in order.
     is_known = goal <= number
-    last_id = tl.load(list_ptr + few_at + goal - 1, mask=is_known, other=0)
+    last_id = tl.load(few_ptr + goal - 1, mask=is_known, other=0)
     last_key = key_of(tl.load(x_ptr + last_id))
     tl.debug_barrier()
     put(state_ptr, GOAL, tl.where(is_known, 0, goal))
@@ -485,38 +569,3 @@ def settle(state_ptr, op, step_ptr):
         put(state_ptr, LEFT, left)
     tl.debug_barrier()
 # fmt: on
-
-
-# --- weights as thresholds --------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def least_of_top_a(step_ptr, largest, total):
-    """ceil(E * M^2 / (W * 2^s)) of a step's operands, the largest weight and the mass: int64."""
-    e, s, m = tl.load(step_ptr + 1).to(tl.uint64), tl.load(step_ptr + 2), largest.to(tl.uint64)
-    # E * M has 72 bits, and times M 112.
-    high, low = tl.umulhi(e, m), e * m
-    high, low = high * m + tl.umulhi(low, m), low * m
-    by = tl.minimum(s, 127).to(tl.uint64)
-    near, far = tl.maximum(tl.minimum(by, 63), 1), tl.maximum(by, 64) - 64
-    is_short = by < 64
-    rest = low & ((tl.full((), 1, tl.uint64) << near) - 1)
-    rest = tl.where(is_short, rest, low | (high - ((high >> far) << far)))
-    low = tl.where(is_short, (high << (64 - near)) | (low >> near), high >> far)
-    high = tl.where(is_short, high >> near, 0)
-    high, low = sum_128(high, low, high * 0, (rest > 0).to(tl.uint64))
-    found, more = quotient(high, low, high * 0, total.to(tl.uint64))
-    return found + more.to(tl.int64)
-
-
-@triton.jit
-def least_surprising(mu, largest, total):
-    """The least weight whose surprise in the mass is at most mu, or one more than the largest: int64."""
-    least = log2_fixed(total.to(tl.uint64)) - mu
-    low, top = tl.full((), 0, tl.int64), largest + 1
-    for _ in range(42):
-        middle = (low + top) >> 1
-        reaches = (middle > low) & (log2_fixed(tl.maximum(middle, 1).to(tl.uint64)) >= least)
-        top = tl.where(reaches, middle, top)
-        low = tl.where(reaches, low, middle)
-    return top
