@@ -23,7 +23,7 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SPILLED = {"general": 400, "bound": 8, "split_first": 16, "resolve LEVELED": 100}
+SPILLED = {"general": 180, "bound": 8, "split_first": 16, "resolve LEVELED": 100}
 """Bytes that a kernel, or a function of it, may keep outside of registers: one that runs any step holds much that few
 of its loops need, as do rows with a typical; what bounds a row needs a register or two more than there are."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}

@@ -154,12 +154,11 @@ def general(
         )
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def tell_row(
     status_ptr, meta_ptr, state_ptr, slots_ptr, carry_ptr, token_ptr, logprob_ptr, told_ptr, row, columns, tells
 ):
-    """Writes what is told of a row, once its token is drawn. A function of its own, like the next one: so nothing of
-    where the row lies is held in registers while its token is drawn."""
+    """Writes what is told of a row, once its token is drawn."""
     chance = tl.full((), float("nan"), tl.float64)
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET):
         chance = chance_of(state_ptr + row * WORDS_OF_ROW, meta_ptr + row * columns)
@@ -169,7 +168,7 @@ def tell_row(
     tl.store(told_ptr + row, chance)
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def tell_laws(
     sums_ptr, kept_ptr, planes_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size, planes,
     buckets, keeps, TILE: tl.constexpr,

@@ -72,7 +72,7 @@ def beside_gaps(wanted, key, rank, number):
             far = tl.where(is_moved, SAMPLED, tl.abs(wanted - place - end))
             nearest = tl.min(tl.where(far == tl.min(far, 0), at, KNOTTED), 0)
             takes = at == tl.where(is_wide, nearest, KNOTTED)
-            wanted, is_moved = tl.where(takes, place + end, wanted), is_moved | takes
+            wanted, is_moved = tl.where(takes, place + end, wanted), is_moved | takes  # pyright: ignore[reportOperatorIssue]
         gap, spread = tl.where(places == place, 0.0, gap), spread - widest
     one, other = tl.expand_dims(wanted, 1), tl.expand_dims(wanted, 0)
     earlier = (other < one) | ((other == one) & (tl.expand_dims(at, 0) < tl.expand_dims(at, 1)))
@@ -105,7 +105,7 @@ def span_of(knots):
 def upper_span(knots):
     """How far the first knots are apart, at most as far as all: what lies far below others says nothing of these."""
     first = tl.max(knots, 0)
-    above = first - tl.sum(tl.where(tl.arange(0, KNOTTED) == _THIRD, knots, 0.0), 0)
+    above = first - tl.sum(tl.where(tl.arange(0, KNOTTED) == _THIRD, knots, 0.0), 0)  # pyright: ignore[reportOperatorIssue]
     return tl.where(above > 0.0, tl.maximum(tl.minimum(span_of(knots), above * 4.0), _NARROWEST), span_of(knots))
 
 

@@ -80,7 +80,7 @@ def likely_lanes(a, b, least, most):
     of the whole mass, what is up to a lane counts for the rest of that only, and what is behind it for the part.
     """
     lanes, width = tl.arange(0, LANES), (most - least).to(tl.float32)
-    total = at_lane(least, NOT_COUNTED) + (at_lane(most - least, NOT_COUNTED) >> 1)
+    total = at_lane(least, NOT_COUNTED) + (at_lane(most - least, NOT_COUNTED) >> 1)  # pyright: ignore[reportOperatorIssue]
     goal = target_of(a, total, b)
     part = tl.div_rn(goal.to(tl.float32), total.to(tl.float32))
     rest = tl.maximum(1.0 - part, 0.0)
