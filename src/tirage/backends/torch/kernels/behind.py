@@ -334,7 +334,8 @@ def searched_range(row_ptr, count_ptr, list_ptr, n, size, blocks, PADDED: tl.con
         least = tl.load(row_ptr + LEAST, cache_modifier=".cg")
         greatest = tl.load(row_ptr + GREATEST, cache_modifier=".cg")
         if (n > 0) & (least <= greatest):
-            lowest, top = least, greatest + 1
+            lowest = least
+            top = greatest + 1
         if lowest + 1 == top:
             ties = sum_of(count_ptr, OPEN, blocks, PADDED)
     return list_ptr, n, lowest, top, ties
