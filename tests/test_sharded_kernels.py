@@ -19,8 +19,8 @@ JOBS = (17, *range(8), 2000, 3000, 4000, 4002, 4013, 5000, 5001, 8500, 8505)
 """Programs of every filter that keeps a prefix, with edits and masks, of all shapes of logits; see
 `triton_jobs.program_job`."""
 SECOND_JOBS = (10000, 10001, 10003, 10008, 10010, 10015, 20000, 20001)
-"""Programs with a top-p behind a second temperature. With `TOO_EARLY` it mostly does not end where it is looked for, and
-is looked for again."""
+"""Programs with a top-p behind a second temperature. With `TOO_EARLY` it mostly does not end where it is looked for:
+then it is looked for again."""
 DYNAMIC_JOBS = (1002, 6002, 1003, 1026, 6000, 6001, 6504, 20002)
 """Programs with a dynamic temperature, alone, before and behind other filters."""
 XTC_JOBS = (30002, 30013, 1000, 1001, 1018, 1031, 7007, 7010, 8001, 8003, 8019, 8022)
