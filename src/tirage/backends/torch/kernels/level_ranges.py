@@ -29,13 +29,13 @@ from tirage.backends.torch.kernels.layout import (
     constant,
 )
 from tirage.backends.torch.kernels.rule import (
-    LARGEST,
     LIMIT,
     NEG_INF,
     exponent_of,
     lowest_key,
     power_of,
     target_of,
+    times,
     value_of,
 )
 from tirage.backends.torch.kernels.thresholds import mean_of, summed
@@ -87,12 +87,6 @@ def goal_of_levels(meta_ptr, steps, total):
         if is_leveled(tl.load(step_ptr)):
             goal = target_of(tl.load(step_ptr + 1), total, tl.load(step_ptr + 2))
     return goal
-
-
-@triton.jit
-def times(a, b):
-    """The product of two float32, with which no addition is fused."""
-    return tl.minimum(a * b, LARGEST)
 
 
 @triton.jit

@@ -8,8 +8,7 @@ import triton.language as tl
 from tirage.backends.torch.kernels.averages import edges_of
 from tirage.backends.torch.kernels.lanes import at_lane
 from tirage.backends.torch.kernels.layout import BASE, LANES, LEFT, MASS_FROM, MASS_TO, NOT_COUNTED, first_lane
-from tirage.backends.torch.kernels.level_ranges import times
-from tirage.backends.torch.kernels.rule import exponent_of, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import exponent_of, target_of, times, value_of, weight_of
 
 _UNIT = tl.constexpr(1 << 40)
 _UNEVEN = tl.constexpr(2.0**-4)

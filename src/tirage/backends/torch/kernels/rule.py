@@ -70,6 +70,12 @@ def exponent_of(x, m, c):
 
 
 @triton.jit
+def times(a, b):
+    """The product of two float32, with which no addition is fused."""
+    return tl.minimum(a * b, LARGEST)
+
+
+@triton.jit
 def power_of(q):
     """float32 2^40 times 2^-(q / 2^23) of int32 exponents, any shape, from -80 octaves to 100."""
     f = ((q & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True) - 1.0
