@@ -1,5 +1,6 @@
-"""Shapes of logits whose reads are counted: SHAPES are those of the documentation, OTHERS were never looked at while
-the kernels were written, but for those that showed what was wrong with them: what lies far above, or below, or apart.
+"""Shapes of logits whose reads are counted: SHAPES are those that the kernels were written by, OTHERS came later.
+
+Some of OTHERS showed what was wrong with the bins of the histogram: what lies far above, or below, or apart.
 """
 
 from __future__ import annotations
