@@ -446,10 +446,9 @@ def bound_row(
     """Write the open range of a row; its mass, and the sums that a step needs, are known already or have bounds.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
-    A threshold, or a temperature, that follows from sums over a set that is cut already leaves that whole set open.
-    Thresholds far below the last cut have a range of their own, and what stands between is only weighed. What
-    thresholds by keys leave for a dynamic temperature is summed already, and need not be listed. Unless it is to be
-    `CERTAIN`, a range is only likely to hold the cut of a top-p behind a second temperature.
+    Behind a cut, a threshold or a temperature by sums leaves the whole set open, unless it is put off (`behind`).
+    Thresholds far below the last cut have a range of their own, and what stands between is only weighed. What stays by
+    keys alone before a dynamic temperature is not listed. Unless `CERTAIN`, the top-p of a second one is likely there.
     """
     high = tl.load(row_ptr + HIGH)
     m, c = value_of(high), constant(meta_ptr, FIRST_C)

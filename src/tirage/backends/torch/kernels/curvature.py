@@ -55,10 +55,11 @@ from tirage.exact.weights import Q_LIMIT, weights
 (
     SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE, PARTED,
 ) = (tl.constexpr(104 + at) for at in range(10))  # fmt: skip
-CUT_WEIGHT, IS_TIED, TOTAL_CURVED = (tl.constexpr(118 + at) for at in range(3))
 """Words of a row: how many exponents are in order, the weights of the last two, -1 for none, the curvature up to there,
 how many tiles it is made of and by how many octaves more than one make a segment, the least and the greatest exponent
 of what is dealt out next, how many tokens weigh something, and between how many knots the buckets lie."""
+CUT_WEIGHT, IS_TIED, TOTAL_CURVED = (tl.constexpr(118 + at) for at in range(3))
+"""What `judge` finds: the weight down to which tokens stay, whether the next one weighs the same, and all curvature."""
 KNOTS = 16
 """Exponents of a sample between which the buckets lie evenly."""
 ROOM = 3 * KNOTS

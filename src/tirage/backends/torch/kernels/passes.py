@@ -122,10 +122,9 @@ def split_block(
     """Masses and counts of a block, those above the open range of keys, and the ids of the range in any order.
 
     The least and the greatest key in the range are those of the row. A range of one key is only counted. The keys of
-    the lower range are listed from the end of the list on, and what lies between both is weighed. Blocks that lie below
-    the ranges are not read, unless the whole row is weighed and they have a weight, or add to its sums. Of a row that
-    is not weighed, the first two sums are the bounds of its mass, as far as its blocks tell. `spares` is how many words
-    of a slot say which tokens XTC never removes.
+    the lower range, or ids where a set is summed that is cut there, are listed from the end of the list on, and what
+    lies between both is weighed. Blocks that lie below the ranges are not read, unless the whole row is weighed and
+    they have a weight, or add to its sums. Of a row that is not weighed, the first two sums bound its mass.
     """
     note_slot(row_ptr, slots_ptr + row, spares)
     first_c, last_c = constant(meta_ptr, FIRST_C), constant(row_ptr, LAST)
