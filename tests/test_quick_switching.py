@@ -6,10 +6,15 @@ import asyncio
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
 
+import tirage
+from tirage import LLM, SamplingParams
 from tirage.engine import Tenant
 from tirage.server.preparation import Lane
 from tirage.workers.quick_switching import SWITCH_S, quickly
@@ -17,12 +22,18 @@ from tirage.workers.quick_switching import SWITCH_S, quickly
 USUAL_S = sys.getswitchinterval()
 
 
+def happens(condition: Callable[[], bool]) -> bool:
+    """Whether it holds within a minute."""
+    until = time.monotonic() + 60
+    while not (holds := condition()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return holds
+
+
 @pytest.fixture(autouse=True)
 def nothing_else_works() -> None:
     """Work that other tests have left behind in threads has ended."""
-    until = time.monotonic() + 60
-    while sys.getswitchinterval() != USUAL_S and time.monotonic() < until:
-        time.sleep(0.01)
+    assert happens(lambda: sys.getswitchinterval() == USUAL_S)
 
 
 def switched_s() -> float:
@@ -68,3 +79,24 @@ def test_a_request_is_prepared_so() -> None:
 
     assert asyncio.run(prepared()) == SWITCH_S
     assert sys.getswitchinterval() == USUAL_S
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_processor_that_does_not_return_leaves_the_interval_as_it_was(is_aborted: bool) -> None:
+    let_go = threading.Event()
+
+    def held(logits: np.ndarray, args: Sequence[dict[str, Any]]) -> np.ndarray:
+        let_go.wait()
+        return logits
+
+    tirage.register_processor("held", held, replace=True)
+    with LLM("tiny", processor_timeout=3600.0 if is_aborted else 0.2) as llm:
+        waiting = llm.engine.submit(llm.request("One day", SamplingParams(logits_processors=[("held", {})])))
+        try:
+            assert happens(lambda: switched_s() == SWITCH_S)
+            if is_aborted:
+                waiting.abort()
+            assert waiting.wait().samples[0].finish_reason == ("abort" if is_aborted else "error")
+        finally:
+            let_go.set()
+        assert happens(lambda: sys.getswitchinterval() == USUAL_S)

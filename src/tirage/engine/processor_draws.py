@@ -109,8 +109,9 @@ class ProcessorDraws:
 
     @property
     def busy(self) -> bool:
-        """Whether there are samples, draws, or calls of which it is not known yet that they return."""
-        return bool(self.sequences or self._pending or self._drawing)
+        """Whether there are samples, draws, calls of which it is not known yet that they return, or threads that are
+        switched quickly because of one."""
+        return bool(self.sequences or self._pending or self._drawing or self._shares)
 
     @property
     def decodable(self) -> list[RunningSequence]:
@@ -212,7 +213,6 @@ class ProcessorDraws:
         """Leaves threads behind whose call takes too long; what waited for them goes to another one."""
         assert self._seconds is not None
         now = time.monotonic()
-        self._share_interpreter(now)
         for thread, late in [*self._drawing.items()]:
             calling = thread.calling
             if calling is None or now - calling[1] <= self._seconds:
@@ -224,6 +224,7 @@ class ProcessorDraws:
             for pending in self._pending.values():
                 if pending.thread is thread and pending is not late and pending.drawn is None:
                     self._hand_over(pending)
+        self._share_interpreter(now)
 
 
 def run_into(future: Future[Any], function: Callable[[], Any]) -> None:
