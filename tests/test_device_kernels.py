@@ -23,7 +23,7 @@ MISTAKES = {
     "the match at the ring's end is lost": ("turned = tl.load(ring_ptr + ring - 1) == token", "turned = token < 0"),
     "the token that leaves a window stays counted": ("leaves = (window > 0) & (at >= 0)", "leaves = window < 0"),
     "a free place is not used again": ("place = tl.minimum(place, tl.min(", "place = tl.maximum(place, tl.min("),
-    "a penalty by the average is not divided": ("cleaned(tl.div_rn(penalty,", "cleaned(tl.div_rn(penalty * counted,"),
+    "a penalty by the average is not divided": ("(penalty.to(tl.float64) /", "(penalty.to(tl.float64) * counted /"),
     "DRY takes the last penalty": (
         'tl.atomic_min(y_ptr + ids, new, mask=mine & (new < float("inf")), sem="relaxed")',
         'tl.store(y_ptr + ids, new, mask=mine & (new < float("inf")))',

@@ -88,22 +88,18 @@ _LIGHTEST = tl.constexpr(_lightest())
 # --- registers --------------------------------------------------------------------------------------------------------
 
 
-@triton.constexpr_function
-def log2_of(n):
-    """log2 of a power of two."""
-    return int(n).bit_length() - 1
-
-
 @triton.jit
 def in_order(values, N: tl.constexpr):
     """int32 values [N], the least first: by bitonic sorting."""
-    lanes = tl.arange(0, N)
-    for stage in range(1, log2_of(N) + 1):
-        for turn in range(stage):
-            step = 1 << (stage - 1 - turn)
+    lanes, run = tl.arange(0, N), tl.full((), 2, tl.int32)
+    while run <= N:
+        step = run >> 1
+        while step > 0:
             other = tl.gather(values, lanes ^ step, 0)
-            is_greater = ((lanes & step) > 0) != (((lanes >> stage) & 1) > 0)
+            is_greater = ((lanes & step) > 0) != ((lanes & run) > 0)
             values = tl.where(is_greater, tl.maximum(values, other), tl.minimum(values, other))
+            step = step >> 1
+        run = run << 1
     return values
 
 

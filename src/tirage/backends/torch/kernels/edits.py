@@ -418,11 +418,14 @@ def penalise(
     return spoiled
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def averaged(penalty, window, length):
-    """`penalty` divided by how many tokens count: those in the window, or all where it is 0."""
+    """`penalty` divided by how many tokens count: those in the window, or all where it is 0.
+
+    A quotient in float64 rounds to that in float32; `div_rn` flushes subnormal ones to 0 under Triton 3.4.
+    """
     counted = tl.where(window > 0, tl.minimum(length, window), length)
-    return cleaned(tl.div_rn(penalty, tl.maximum(counted, 1).to(tl.float32)))
+    return cleaned((penalty.to(tl.float64) / tl.maximum(counted, 1).to(tl.float64)).to(tl.float32))
 
 
 @triton.jit
