@@ -308,6 +308,42 @@ def note_idle(op, begin, is_sure, is_known, row_ptr, s):
 
 
 @triton.jit
+def nothing_cut(zero):
+    """(first, last, second, reach, widest), int32 lanes of `bound_row` while nothing is cut; `zero` is an int32 0."""
+    none, before = zero + LANES, zero - 1
+    return none, none, none, before, before
+
+
+@triton.jit
+def looks_within(op, end, first, is_sure):
+    """Whether a step is a top-k or a top-h all of whose first tokens, up to the lane `end`, the cuts before it keep."""
+    return ((op == _TOP_H) | (op == _TOP_K)) & (end < first) & (first < LANES) & is_sure
+
+
+@triton.jit(noinline=True)
+def leave_out(meta_ptr, row_ptr, s, steps):
+    """Write that no filter before the step s of a row is run, but for its temperatures; whether they need not, int32.
+
+    They have to where a temperature, or a top-p that is to come, goes by the mass of what they leave, or where one of
+    them is put off: that may cut anywhere.
+    """
+    summed, idle = tl.load(meta_ptr + SUMMED), tl.load(row_ptr + IDLE, cache_modifier=".cg")
+    needs = ((summed > 0) & (reads_sums(summed) == 0)) | (tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND)
+    for at in range(steps):
+        step_ptr = meta_ptr + PROGRAM + at * 6
+        op = tl.load(step_ptr)
+        needs = needs | ((at > s) & is_top_p(op) & (tl.load(step_ptr + 4) > 0))
+        idle |= tl.where((at < s) & (is_temperature(op) == 0), tl.full((), 1, tl.int32) << at, 0)
+    tl.debug_barrier()
+    if needs == 0:
+        tl.store(row_ptr + IDLE, idle)
+        tl.store(row_ptr + WHOLE, 0)
+        tl.store(row_ptr + ADDED, 0)
+    tl.debug_barrier()
+    return tl.where(needs, 0, 1)
+
+
+@triton.jit
 def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure):
     """(first lane, last lane) of the threshold of a step by the mass of the set, BINS where it removes nothing.
 
@@ -462,8 +498,8 @@ def bound_row(
     least, most = masses(counts, bins_ptr, high, m, c)
     least, most = sharpened(least, most, low_whole, high_whole)
     store_bounds(sums_ptr, least, most)
-    first, last, widest = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32), tl.full((), -1, tl.int32)
-    second, reach, may_part = first, widest, counts_none(meta_ptr, steps)
+    first, last, second, reach, widest = nothing_cut(tl.full((), 0, tl.int32))
+    may_part = counts_none(meta_ptr, steps)
     is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
@@ -491,6 +527,9 @@ def bound_row(
                 (is_sure == 0) | (s + 1 == steps),
             )  # fmt: skip
         begin, end = with_least(op, step_ptr, numbers, begin, end)
+        if not IS_KNOWN and looks_within(op, end, first, is_sure):  # noqa: SIM102  # both would be called with `and`
+            if leave_out(meta_ptr, row_ptr, s, steps) != 0:
+                first, last, second, reach, widest = nothing_cut(end * 0)
         # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
         may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
         is_sure = note_idle(op, begin, is_sure, is_known, row_ptr, s) & (is_leveled(op) == 0)
