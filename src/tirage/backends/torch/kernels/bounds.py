@@ -315,6 +315,16 @@ def nothing_cut(zero):
 
 
 @triton.jit
+def enclosed(begin, end, first, last, second, reach, widest, may_part):
+    """The same lanes once a step cuts within `begin` to `end`, and whose range is its own where that may be."""
+    last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
+    # Only thresholds leave a gap: other cuts are searched for.
+    is_apart = may_part & (first < LANES) & (first > last)
+    second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
+    return tl.minimum(first, begin), last, second, reach, tl.maximum(widest, last)
+
+
+@triton.jit
 def looks_within(op, end, first, is_sure):
     """Whether a step is a top-k or a top-h all of whose first tokens, up to the lane `end`, the cuts before it keep."""
     return ((op == _TOP_H) | (op == _TOP_K)) & (end < first) & (first < LANES) & is_sure
@@ -534,11 +544,7 @@ def bound_row(
         may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
         is_sure = note_idle(op, begin, is_sure, is_known, row_ptr, s) & (is_leveled(op) == 0)
         if begin < LANES:
-            last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
-            # Only thresholds leave a gap: other cuts are searched for.
-            is_apart = may_part & (first < LANES) & (first > last)
-            second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
-            first, widest = tl.minimum(first, begin), tl.maximum(widest, last)
+            first, last, second, reach, widest = enclosed(begin, end, first, last, second, reach, widest, may_part)
             is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
             may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
     store_row(
