@@ -28,7 +28,7 @@ SPILLED = {"general": 180, "bound": 8, "split_first": 16, "resolve LEVELED": 100
 of its loops need, as do rows with a typical; what bounds a row needs a register or two more than there are."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
 """What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
-LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6}
+LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6, "top-p and top-h": 1.6}
 """What is read by requests that need no more of a row than its first tokens, of top-h a hundred."""
 FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 """Shapes whose first tokens lie in every block."""
@@ -72,7 +72,7 @@ def counted(kind: str, rows: int, number: int) -> Iterator[tuple[str, dict[str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_twice(rows: int) -> None:
-    for name, counts in counted("counts", rows, 80):
+    for name, counts in counted("counts", rows, 90):
         shape, params = name.split(", ", 1)
         # Sums of blocks, and what their programs share, are a twentieth of the logits; a search of an open range, in
         # eighths of it, is the rest.
@@ -162,7 +162,7 @@ def test_typical_reads_the_row_twice_or_what_a_top_k_lists(rows: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_shapes_that_the_kernels_were_not_written_for_are_read_no_oftener(rows: int) -> None:
-    for name, counts in counted("counts of others", rows, 273):
+    for name, counts in counted("counts of others", rows, 294):
         most = next((most for params, most in OF_OTHERS.items() if name.endswith(f", {params}")), 2.35)
         assert counts["reads"] <= OF_CLUSTERS.get(name, most), name
         assert counts["scratch"] <= 1.04, name

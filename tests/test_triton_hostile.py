@@ -215,6 +215,16 @@ FIRST_MISTAKES = {
     "the list keeps its length without what is not in the set": ("return number, last_key,", "return n, last_key,"),
 }  # fmt: skip
 """Mistakes that jobs of `FIRST_JOBS` see."""
+WITHIN_JOBS = (9804, 9800, 9802, 9807, 9811)
+"""Jobs with a top-k or a top-h behind cuts that keep all it looks at: a joint top-p, an XTC and others follow."""
+WITHIN_MISTAKES = {
+    "cuts are left out whose mass a joint top-p goes by": (
+        "needs = needs | ((at > s) & is_top_p(op) & (tl.load(step_ptr + 4) > 0))",
+        "needs = needs | ((at > s) & is_top_p(op) & (tl.load(step_ptr + 4) > 1))",
+    ),
+    "cuts within the first tokens are left out": ("(end < first) & (first < LANES)", "(first < LANES)"),
+}
+"""Mistakes that jobs of `WITHIN_JOBS` see."""
 LEVEL_JOBS = (10000, 10002, 10003, 10006, 10033, 4000, 4001, 5001)
 """Rows with a typical that is the only cut, with both kinds of ties, and one that stands behind a top-k; and rows with
 another cut behind a threshold by their sums."""
@@ -324,7 +334,7 @@ def run(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> list[di
 CASES = [
     *(("programs", FEW_JOBS, 60), ("bounds", (10, 33), 80)),
     *(("programs", FURTHER_JOBS, 60), ("bounds", FURTHER_JOBS[1:5], 60), ("sets", SET_JOBS, 40)),
-    *(("programs", FIRST_JOBS, 60), ("bounds", FIRST_JOBS[:2], 60)),
+    *(("programs", FIRST_JOBS, 60), ("bounds", FIRST_JOBS[:2], 60), ("programs", WITHIN_JOBS, 60)),
     ("programs", LEVEL_JOBS, 60),
     ("behind", BEHIND_JOBS, 60),
     # Its row 727 has a threshold that lets all tokens pass, and no logit above the least float32.
@@ -403,13 +413,15 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
             (MISTAKES, SMALL_JOBS),
             (FURTHER_MISTAKES, FURTHER_JOBS),
             (FIRST_MISTAKES, FIRST_JOBS),
+            (WITHIN_MISTAKES, WITHIN_JOBS),
             (LEVEL_MISTAKES, LEVEL_JOBS),
         )
         for at, name in enumerate(mistakes)
     ],
 )
 def test_a_mistake_in_the_kernels_is_seen(name: str, jobs: Sequence[int]) -> None:
-    done = started("mistake", jobs, 60, given=(MISTAKES | FURTHER_MISTAKES | FIRST_MISTAKES | LEVEL_MISTAKES)[name])
+    mistakes = MISTAKES | FURTHER_MISTAKES | FIRST_MISTAKES | WITHIN_MISTAKES | LEVEL_MISTAKES
+    done = started("mistake", jobs, 60, given=mistakes[name])
     # A wrong token may lie beyond the logits, and the interpreter reads any address.
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr

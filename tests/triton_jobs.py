@@ -76,6 +76,8 @@ SPARING = 8000
 """Jobs from that number on have an XTC that spares tokens: see `sparing_job`."""
 FIRST = 8500
 """Jobs from that number on have a top-h: see `first_job`."""
+WITHIN = 9800
+"""Jobs from that number on have a top-k or a top-h within what wider cuts keep: see `within_job`."""
 BY_LEVELS = 10000
 """Jobs from that number on have a typical that passes over split blocks draw: see `level_job`."""
 FAR_BELOW = (-1e10, -65504.0, float(np.finfo(np.float32).min), -100.0, -3e38)
@@ -96,6 +98,8 @@ def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
     if number >= BY_LEVELS:
         return level_job(number, rows)
+    if number >= WITHIN:
+        return within_job(number, rows)
     if number >= FIRST:
         return first_job(number, rows)
     if number >= SPARING:
@@ -323,6 +327,32 @@ def first_job(number: int, rows: int) -> Job:
     logits = shaped_logits(r, rows, size, number)
     packed = rows_of(programs_with_top_h(logits, r, alone=number % 5 == 0), r, Pile(size))
     return Job(logits=logits, rows=replace(packed, **_spared(packed, size, r)), tiles=_tiles(number, size))
+
+
+def within_job(number: int, rows: int) -> Job:
+    """One to three cuts, a top-k of few tokens or a top-h, and mostly one more step; half have a temperature before it.
+
+    In most rows a few tokens lie far above the others, a cut leaves a part of these, and no token that the top-k or the
+    top-h looks at lies there.
+    """
+    r, size = np.random.default_rng(number), (*SIZES[-4:], 600)[number % 5]
+    behind = (TOP_P, None, DYNAMIC_TEMPERATURE, XTC, MIN_P, TEMPERATURE)[number // 2 % 6]
+    cuts = r.choice((TOP_P, EPSILON, ETA, TOP_N_SIGMA, FLOORED[TOP_P]), int(r.integers(3)), replace=False)
+    logits, programs = shaped_logits(r, rows, size, number), []
+    for row in logits:
+        if r.random() < 0.7:
+            row[:] = torch.from_numpy(r.permutation(np.r_[r.random(10), r.normal(-3.5, 0.5, size - 10)])).to(row.dtype)
+        few = (int(TOP_H), *FILTERS[TOP_H](r)) if number % 2 else (int(TOP_K), int(r.integers(1, 25)), 0)
+        least = int(MIN_P), numbers.ratio_threshold(float(r.uniform(0.01, 0.05)))
+        steps = [least, *((int(op), *FILTERS[op](r)) for op in cuts), few]
+        if r.random() < 0.5:
+            steps.insert(int(r.integers(1, len(steps))), (int(TEMPERATURE), *FILTERS[TEMPERATURE](r)))
+        if behind is TOP_P:
+            steps.append((int(TOP_P), int(r.uniform(0.05, 0.5) * 2**32), *FILTERS[TOP_P](r)[1:3], 1))
+        elif behind is not None:
+            steps.append((int(behind), *FILTERS[behind](r)))
+        programs.append(steps)
+    return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def headed_job(number: int, rows: int) -> Job:

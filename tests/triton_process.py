@@ -218,6 +218,7 @@ COUNTED_PARAMS = {
     "top-k, top-p and min-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
     "temperature last": SamplingParams(temperature=0.7, top_k=40, top_p=0.95, semantics="llamacpp"),
     "top-h": SamplingParams(top_h=0.4),
+    "top-p and top-h": SamplingParams(top_p=0.9, top_h=0.4),
 }
 TEMPERATURES = {
     "dynamic": SamplingParams(dynatemp_range=0.5),
@@ -268,7 +269,8 @@ THRESHOLDS = {
 AS_SETS = {"tail-free": SamplingParams(tfs=0.95)}
 """Requests that are drawn as sets, in a thread block each."""
 OF_OTHER_SHAPES = {
-    **{name: COUNTED_PARAMS[name] for name in ("top-p", "half", "top-k, top-p and min-p", "temperature last")},
+    **{name: COUNTED_PARAMS[name] for name in [*COUNTED_PARAMS][3:7]},
+    "top-p and top-h": COUNTED_PARAMS["top-p and top-h"],
     **{name: THRESHOLDS[name] for name in ("epsilon", "eta", "p-less", "sigma, top-p and epsilon")},
     **{name: typical_rows.LEVELS[name] for name in ("typical", "low typical", "typical behind others")},
     "top-p and XTC": EXCLUSIONS["top-p and XTC"],
