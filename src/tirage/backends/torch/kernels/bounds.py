@@ -21,6 +21,7 @@ from tirage.backends.torch.kernels.layout import (
     HEAD_KEY,
     HIGH,
     HOLE_END,
+    HOLE_KEY,
     IDLE,
     IS_GREEDY,
     LANES,
@@ -312,10 +313,11 @@ def leave_out(meta_ptr, row_ptr, s, steps):
     """Write that no filter before the step s of a row is run, but for its temperatures; whether they need not, int32.
 
     They have to where a temperature, or a top-p that is to come, goes by the mass of what they leave, or where one of
-    them is put off: that may cut anywhere.
+    them is put off, or cuts where it is only likely to: that may cut anywhere.
     """
     summed, idle = tl.load(meta_ptr + SUMMED), tl.load(row_ptr + IDLE, cache_modifier=".cg")
     needs = ((summed > 0) & (reads_sums(summed) == 0)) | (tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND)
+    needs = needs | (tl.load(row_ptr + HOLE_KEY, cache_modifier=".cg") >= 0)
     for at in range(steps):
         step_ptr = meta_ptr + PROGRAM + at * 6
         op = tl.load(step_ptr)
@@ -381,6 +383,7 @@ def clear_row(meta_ptr, row_ptr):
     tl.store(row_ptr + LOWER_LENGTH, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
     tl.store(row_ptr + HOLE_END, POS_INF)
+    tl.store(row_ptr + HOLE_KEY, -1)
     tl.store(row_ptr + LEFT_HIGH, high)
     tl.store(row_ptr + CORE_TOP, POS_INF)
     tl.debug_barrier()

@@ -74,9 +74,12 @@ def put_first(x_ptr, list_ptr, n, low, end, TILE: tl.constexpr):
     return put_some_first(x_ptr, list_ptr, n, low, end, 0, 0.0, 0.0, TILE, _BY_KEYS)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def put_levels_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE: tl.constexpr):
-    """The same of tokens whose exponents are further than `low` from the mean one, but no further than `end`."""
+    """The same of tokens whose exponents are further than `low` from the mean one, but no further than `end`.
+
+    Not inlined: what few rows need takes no registers of the others.
+    """
     return put_some_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE, _BY_LEVELS)
 
 

@@ -84,8 +84,9 @@ def bounded_lanes(op, counts, edge_ptr, meta_ptr, row_ptr, low_whole, high_whole
         if (turn == _CERTAIN) & (op == _SIGMA) & (weighs != 0):
             number = tl.sum(tl.where((lanes >= begin) & (lanes <= end), counts, 0), 0)
             turns = tl.where(number > size // _MANY, turns * 0 + _BOTH, turns)
-    tl.store(row_ptr + HOLE_KEY, tl.where(turns == _BOTH, begin, -1))
-    tl.store(row_ptr + HOLE_ID, end)
+    if turns == _BOTH:
+        tl.store(row_ptr + HOLE_KEY, begin)
+        tl.store(row_ptr + HOLE_ID, end)
     return begin, end
 
 
