@@ -74,12 +74,9 @@ def put_first(x_ptr, list_ptr, n, low, end, TILE: tl.constexpr):
     return put_some_first(x_ptr, list_ptr, n, low, end, 0, 0.0, 0.0, TILE, _BY_KEYS)
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def put_levels_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE: tl.constexpr):
-    """The same of tokens whose exponents are further than `low` from the mean one, but no further than `end`.
-
-    Not inlined: what few rows need takes no registers of the others.
-    """
+    """The same of tokens whose exponents are further than `low` from the mean one, but no further than `end`."""
     return put_some_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE, _BY_LEVELS)
 
 
