@@ -101,8 +101,10 @@ def as_launched(name: str, capability: int) -> str:
     options: dict[str, Any] = triton_launch.EXACT
     if name in ("measure", "measure_slots", "view_ends"):
         options = triton_launch.FIRST
-    if name in ("bound", "split_first", "resolve", "general", "edit"):
+    if name in ("split_first", "resolve", "general", "edit"):
         options = triton_launch.WIDE
+    if name == "bound":
+        options = triton_launch.BINNED
     sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
     if name in ("view_ends", "view_weigh"):
         sizes = sizes | {"BLOCK": launches.VIEWED}

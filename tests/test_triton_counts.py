@@ -23,32 +23,31 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SPILLED = {"general": 180, "bound": 8, "split_first": 16, "resolve LEVELED": 100}
+SPILLED = {"general": 180, "resolve LEVELED": 140}
 """Bytes that a kernel, or a function of it, may keep outside of registers: one that runs any step holds much that few
-of its loops need, as do rows with a typical; what bounds a row needs a register or two more than there are."""
+of its loops need, as do rows with a typical, whose lists are narrowed by levels."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
 """What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
 LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6, "top-p and top-h": 1.6}
 """What is read by requests that need no more of a row than its first tokens, of top-h a hundred."""
 FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 """Shapes whose first tokens lie in every block."""
-FAR_APART = {"one far below": 2.6, "rough plateaus": 3.5}
-"""What is read where the bounds of top-n-sigma's threshold enclose many tokens: of the latter so many that it is
-bounded again."""
+FAR_APART = {"one far below": 2.45, "rough plateaus": 2.45}
+"""What is read where the bounds of top-n-sigma's threshold enclose many tokens: it is looked for where it likely is."""
 SUMMED_FIRST = ("sigma, top-p and epsilon", *LEVELS)
 """Requests whose rows are split by another launch, which tells whether their sums say more than their bounds."""
 ROUGH_LEVELS = {"low typical": 3.4}
 """What is read of `rough plateaus`, where a typical does not end where it likely does."""
 OF_OTHERS = {
-    "typical": 3.4,
-    "low typical": 3.9,
+    "typical": 3.35,
+    "low typical": 3.6,
     "typical behind others": 2.6,
-    "sigma, top-p and epsilon": 3.9,
+    "sigma, top-p and epsilon": 2.6,
     "dynamic, top-p": 3.6,
     "top-p and XTC": 2.5,
 }
 """What is read of other shapes by requests for which a row may be bounded again, or is weighed first."""
-OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 6.2}
+OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 4.6}
 """What is read where more clusters lie apart than the sample has knots for."""
 AS_SETS_READ = {"tail-free": 5.5}
 """What is read of rows that are drawn as sets."""

@@ -117,6 +117,8 @@ FIRST: dict[str, Any] = {"num_warps": 8, **EXACT}
 """Options of the kernels that count while they measure."""
 WIDE: dict[str, Any] = {"maxnreg": REGISTERS, **FIRST}
 """Options of the kernels that run a row's steps or edits."""
+BINNED: dict[str, Any] = {**WIDE, "num_warps": 16}
+"""Options of the kernel that runs them on the lanes of a histogram: a thread has one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +279,8 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     _, slots, _, spared, *_ = beside.tables(meta, work.length)
 
     if work.draws:
-        _BOUND[b,](work.bins, work.added, meta, row, status, mass, *shape, steps, int(work.sums), PADDED=padded, **WIDE)
+        bounded = (work.bins, work.added, meta, row, status, mass)
+        _BOUND[b,](*bounded, *shape, steps, int(work.sums), PADDED=padded, **BINNED)
         read = (meta, row, status, work.ends, mass, count, work.added, listed, work.length, slots, work.plane, *shape)
         if work.sums:
             _SPLIT_FIRST[b, blocks](x, work.bins, *read, steps, beside.spares, BLOCK=block, PADDED=padded, **WIDE)

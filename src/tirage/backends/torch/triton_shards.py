@@ -421,7 +421,7 @@ class ShardPasses:
             *(self.meta.shape[1], self.places, self.blocks.number, self.steps, 0),
             PADDED=self.padded,
             CERTAIN=is_certain,
-            **whole.WIDE,
+            **whole.BINNED,
         )
         rows.row[:, _WHOLE] |= weighed.to(torch.int32)
 

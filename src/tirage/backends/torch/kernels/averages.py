@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.layout import LANES
+from tirage.backends.torch.kernels.layout import LANES, NOT_COUNTED
 from tirage.backends.torch.kernels.rule import exponent_of, value_of, weight_of
 from tirage.backends.torch.kernels.thresholds import NEVER, distance_of, root_of, share_of
 from tirage.operators.eta import ETA
@@ -21,6 +21,9 @@ from tirage.operators.top_n_sigma import TOP_N_SIGMA
 _ETA, _SIGMA = tl.constexpr(int(ETA)), tl.constexpr(int(TOP_N_SIGMA))
 _UNIT = tl.constexpr(2.0**40)
 _ROUNDED = tl.constexpr(2.0**-40)
+_THIRD = tl.constexpr(1 / 3)
+_EVEN = tl.constexpr(3)
+"""A deviation is likely off by an eighth of what it can be."""
 
 
 @triton.jit
@@ -79,11 +82,25 @@ def mean_bound(op, side, counts, edge_ptr, low, high, c, least_mass, most_mass):
 
 
 @triton.jit
-def deviation_bound(side, counts, edge_ptr, low, high, widest):
-    """The least floor(2 * deviation) of a row's distances from its greatest logit, as `judged` has it, or the greatest:
-    uint64.
+def likely_half(n, half):
+    """How far the tokens of each lane, so many of them, likely are from its greatest logit: half of its width.
 
-    Of the middles of lanes instead it is off by no more than the root of the average square of half their widths.
+    The last lane has no end of its own: what is there likely falls off as evenly as the lane before it tells.
+    """
+    lanes = tl.arange(0, LANES)
+    last, before = lanes == NOT_COUNTED - 1, lanes == NOT_COUNTED - 2
+    number, each = tl.sum(tl.where(last, n, 0.0), 0), tl.maximum(tl.sum(tl.where(before, n, 0.0), 0), 1.0)
+    falling = number * tl.sum(tl.where(before, half, 0.0), 0) * 2.0 / each
+    return tl.where(last, tl.minimum(half, falling), half)
+
+
+@triton.jit
+def deviation_bound(side, counts, edge_ptr, low, high, widest, is_likely):
+    """The least floor(2 * deviation) of a row's distances from its greatest logit, as `judged` has it, or the greatest:
+    uint64. Where that `is_likely` enough, they are those of a row whose logits are spread about evenly in their lanes.
+
+    Of the middles of lanes instead it is off by no more than the root of the average square of half their widths. Where
+    logits are spread evenly, a third of that is what their squares are off by, and the rest makes up for each other.
     """
     m = value_of(high)
     n, least, greatest = between(counts, edge_ptr, low, high)
@@ -91,24 +108,28 @@ def deviation_bound(side, counts, edge_ptr, low, high, widest):
     far = distance_of(least, m, widest).to(tl.float64)
     last, there = distance_of(value_of(low), m, widest).to(tl.float64), (low < high).to(tl.float64)
     number = tl.sum(n, 0) + 1.0 + there
-    middle, half = (far + near) * 0.5, (far - near) * 0.5
+    half = (far - near) * 0.5
     width = root_of((tl.sum(n * half * half, 0) / number * 4.0).to(tl.uint64)).to(tl.int64)
+    width = tl.where(is_likely, width >> _EVEN, width)
+    half = tl.where(is_likely, likely_half(n, half), half)
+    middle = near + half
     mean = (tl.sum(n * middle, 0) + last * there) / number
     off, end = middle - mean, last - mean
     square = (tl.sum(n * off * off, 0) + mean * mean + end * end * there) / number
+    square += tl.where(is_likely, tl.sum(n * half * half, 0) / number * _THIRD, 0.0)
     root = root_of((square * 4.0).to(tl.uint64)).to(tl.int64)
     # Roots are rounded down, and so is the square that `judged` takes one of: that makes less than 8 in all.
     return tl.where(side == 0, tl.maximum(root - width - 8, 0), root + width + 8).to(tl.uint64)
 
 
 @triton.jit
-def threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least_mass, most_mass, widest):
+def threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least_mass, most_mass, widest, is_likely):
     """(limit, least weight), int64, of a step by sums over a whole row, as `judged` gives them: on the `side` 0 one
-    that keeps no more than the true ones, on the other one that keeps no less."""
+    that keeps no more than the true ones, on the other one that keeps no less. A top-n-sigma's may be only likely."""
     a, b = tl.load(step_ptr + 1), tl.load(step_ptr + 2)
     limit, least = tl.full((), -1, tl.int64), tl.full((), NEVER, tl.int64)
     if op == _SIGMA:
-        deviation = deviation_bound(side, counts, edge_ptr, low, high, widest)
+        deviation = deviation_bound(side, counts, edge_ptr, low, high, widest, is_likely)
         limit = ((a.to(tl.uint64) * deviation) >> tl.minimum(b + 1, 63).to(tl.uint64)).to(tl.int64)
     else:
         # The greater the average weight is that p-less compares with, the less it keeps.

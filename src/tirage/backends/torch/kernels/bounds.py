@@ -5,7 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.averages import edges_of, threshold_bound
 from tirage.backends.torch.kernels.behind import is_by_average, puts_off, ranges_behind
 from tirage.backends.torch.kernels.ends import DOUBT
 from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, scaled
@@ -22,6 +21,7 @@ from tirage.backends.torch.kernels.layout import (
     HEAD_KEY,
     HIGH,
     HOLE_END,
+    HOLE_KEY,
     IDLE,
     IS_GREEDY,
     LANES,
@@ -29,7 +29,6 @@ from tirage.backends.torch.kernels.layout import (
     LAST_C,
     LEFT,
     LEFT_HIGH,
-    LOW,
     LOWER,
     LOWER_LENGTH,
     LOWER_TOP,
@@ -37,14 +36,17 @@ from tirage.backends.torch.kernels.layout import (
     MASS_FROM,
     MASS_TO,
     NOT_COUNTED,
+    PARTS,
     PROGRAM,
+    REACH,
+    SECOND,
     SUMMANDS,
     SUMMED,
-    SUMMED_ALREADY,
     TO_BE_SUMMED,
     TOP,
     VARYING,
     WHOLE,
+    WIDEST,
     WIDTH,
     constant,
     first_lane,
@@ -60,19 +62,19 @@ from tirage.backends.torch.kernels.masses import (
     total_of,
 )
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.summed_ranges import store_summed, summed_lanes
 from tirage.backends.torch.kernels.thresholds import (
     is_by_key,
     is_by_logit,
     is_min_p,
     is_top_p,
     is_xtc,
-    judged,
+    judged_by_mass,
     least_by_key,
     least_kept,
     least_number,
     reads_mass,
     reads_sums,
-    widest_of,
 )
 from tirage.operators.temperature import TEMPERATURE
 from tirage.operators.top_h import TOKENS, TOP_H
@@ -107,66 +109,20 @@ def known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
 
 
 @triton.jit
-def judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr):
+def judged_lanes(op, step_ptr, low_total, high_total, m, c, high, row_ptr):
     """(first lane, last lane) of the threshold of a step by a set's mass, which lies between two totals."""
     begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
     # Where the mass is known, one turn gives both ends.
     for side in range(tl.where(low_total == high_total, 1, 2)):
         # The likeliest token weighs 2^40 under every temperature.
         total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
-        limit, floor = judged(op, step_ptr, total, sums_ptr)
-        key = least_kept(op, limit, floor, m, c, high, 0)
+        floor = judged_by_mass(op, step_ptr, total)
+        key = least_kept(op, tl.full((), -1, tl.int64), floor, m, c, high, 0)
         # The likeliest token stays anyway, but XTC counts it only where it reaches the threshold.
         lane = tl.where(is_xtc(op) & (floor > _UNIT), -1, lane_of_key(key, row_ptr))
         begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
         end = tl.where(side == 0, lane, tl.maximum(end, lane))
     return begin, end
-
-
-@triton.jit
-def store_summed(
-    counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps, IS_KNOWN: tl.constexpr
-):  # fmt: skip
-    """Write the first and the last lane of the threshold of a row's first step by sums over it, were it run on all.
-
-    If the sums are not known yet they are bounded. The lanes wait where the open range is written at last.
-    """
-    begin, end = tl.full((), 0, tl.int32), tl.full((), LANES, tl.int32)
-    op, step_ptr = tl.load(meta_ptr + SUMMED), meta_ptr + PROGRAM
-    if reads_sums(op):
-        for _ in range(steps):
-            if tl.load(step_ptr) != op:
-                step_ptr += 6
-        low = tl.load(row_ptr + LOW)
-        widest = widest_of(low, m)
-        if IS_KNOWN:
-            # They are those of a set where the steps that cut it are left out.
-            limit, weight = judged(op, step_ptr, tl.load(sums_ptr + 1, cache_modifier=".cg"), sums_ptr)
-            begin = lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
-            end = begin
-        else:
-            n = counts.to(tl.int64)
-            edge, before = edges_of(edge_ptr, high)
-            least = tl.sum(n * weight_of(exponent_of(value_of(edge), m, c)), 0)
-            most = tl.sum(n * weight_of(exponent_of(tl.minimum(value_of(before - 1), m), m, c)), 0)
-            least, most = tl.maximum(least, low_whole), tl.minimum(most, high_whole)
-            for side in range(2):
-                # What both sides read is read again: held in registers it would leave too few.
-                tl.debug_barrier()
-                limit, weight = threshold_bound(op, step_ptr, side, counts, edge_ptr, low, high, c, least, most, widest)
-                begin, end = end, lane_of_key(least_kept(op, limit, weight, m, c, high, widest), row_ptr)
-    tl.store(row_ptr + LOWEST, begin, mask=reads_sums(op))
-    tl.store(row_ptr + TOP, end, mask=reads_sums(op))
-
-
-@triton.jit
-def summed_lanes(row_ptr, IS_KNOWN: tl.constexpr):
-    """(first lane, last lane) that `store_summed` wrote; the row is summed on the way, or was."""
-    tl.store(row_ptr + WHOLE, 1)
-    tl.store(row_ptr + ADDED, SUMMED_ALREADY if IS_KNOWN else TO_BE_SUMMED)
-    begin, end = tl.load(row_ptr + LOWEST, cache_modifier=".cg"), tl.load(row_ptr + TOP, cache_modifier=".cg")
-    # They are of one step alone, which counts as a cut, so that no other of its kind is read off them.
-    return tl.minimum(begin, NOT_COUNTED), tl.minimum(end, NOT_COUNTED)
 
 
 @triton.jit
@@ -308,20 +264,42 @@ def note_idle(op, begin, is_sure, is_known, row_ptr, s):
 
 
 @triton.jit
-def nothing_cut(zero):
-    """(first, last, second, reach, widest), int32 lanes of `bound_row` while nothing is cut; `zero` is an int32 0."""
-    none, before = zero + LANES, zero - 1
-    return none, none, none, before, before
+def nothing_cut(zero, row_ptr):
+    """(first, last), int32 lanes of `bound_row` while nothing is cut; `zero` is an int32 0.
+
+    The last lanes of both ranges, and the first one of the lower, are words of the row: they would be too many
+    registers.
+    """
+    tl.debug_barrier()
+    tl.store(row_ptr + REACH, zero - 1)
+    tl.store(row_ptr + WIDEST, zero - 1)
+    tl.store(row_ptr + SECOND, zero + LANES)
+    tl.debug_barrier()
+    return zero + LANES, zero + LANES
 
 
 @triton.jit
-def enclosed(begin, end, first, last, second, reach, widest, may_part):
+def is_one(row_ptr):
+    """Whether there is no lower range so far."""
+    return tl.load(row_ptr + SECOND, cache_modifier=".cg") == LANES
+
+
+@triton.jit
+def enclosed(begin, end, first, last, row_ptr):
     """The same lanes once a step cuts within `begin` to `end`, and whose range is its own where that may be."""
     last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
     # Only thresholds leave a gap: other cuts are searched for.
+    tl.debug_barrier()
+    may_part = tl.load(row_ptr + PARTS, cache_modifier=".cg") != 0
     is_apart = may_part & (first < LANES) & (first > last)
-    second, reach = tl.where(is_apart, first, second), tl.where(is_apart, last, tl.maximum(reach, last))
-    return tl.minimum(first, begin), last, second, reach, tl.maximum(widest, last)
+    reach = tl.load(row_ptr + REACH, cache_modifier=".cg")
+    widest = tl.load(row_ptr + WIDEST, cache_modifier=".cg")
+    tl.debug_barrier()
+    tl.store(row_ptr + REACH, tl.where(is_apart, last, tl.maximum(reach, last)))
+    tl.store(row_ptr + WIDEST, tl.maximum(widest, last))
+    tl.store(row_ptr + SECOND, first, mask=is_apart)
+    tl.debug_barrier()
+    return tl.minimum(first, begin), last
 
 
 @triton.jit
@@ -335,10 +313,11 @@ def leave_out(meta_ptr, row_ptr, s, steps):
     """Write that no filter before the step s of a row is run, but for its temperatures; whether they need not, int32.
 
     They have to where a temperature, or a top-p that is to come, goes by the mass of what they leave, or where one of
-    them is put off: that may cut anywhere.
+    them is put off, or cuts where it is only likely to: that may cut anywhere.
     """
     summed, idle = tl.load(meta_ptr + SUMMED), tl.load(row_ptr + IDLE, cache_modifier=".cg")
     needs = ((summed > 0) & (reads_sums(summed) == 0)) | (tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND)
+    needs = needs | (tl.load(row_ptr + HOLE_KEY, cache_modifier=".cg") >= 0)
     for at in range(steps):
         step_ptr = meta_ptr + PROGRAM + at * 6
         op = tl.load(step_ptr)
@@ -354,13 +333,13 @@ def leave_out(meta_ptr, row_ptr, s, steps):
 
 
 @triton.jit
-def mass_lanes(op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure):
+def mass_lanes(op, step_ptr, numbers, least, most, first, last, m, c, high, row_ptr, is_sure):
     """(first lane, last lane) of the threshold of a step by the mass of the set, BINS where it removes nothing.
 
     Where the bounds of that mass are not `is_sure`, it may remove something.
     """
     low_total, high_total = total_of(least, most, first, last)
-    begin, end = judged_lanes(op, step_ptr, low_total, high_total, sums_ptr, m, c, high, row_ptr)
+    begin, end = judged_lanes(op, step_ptr, low_total, high_total, m, c, high, row_ptr)
     begin = tl.where(is_sure, begin, tl.minimum(begin, NOT_COUNTED))
     tl.store(row_ptr + WHOLE, 1, mask=(first == LANES) & ((begin < LANES) | is_xtc(op)))
     if is_xtc(op):
@@ -392,12 +371,9 @@ def counts_none(meta_ptr, steps):
 
 
 @triton.jit
-def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
-    """The numbers of tokens in the bins of a row; their edges take the place of these. What steps leave is cleared, but
-    for which of them are left out."""
-    lanes = tl.arange(0, LANES)
-    counts = tl.load(bins_ptr + lanes)
-    tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
+def clear_row(meta_ptr, row_ptr):
+    """Clears what steps leave, but for which of them are left out."""
+    high = tl.load(row_ptr + HIGH)
     tl.store(row_ptr + WHOLE, 0)
     tl.store(row_ptr + ADDED, 0)
     tl.store(row_ptr + LAST, tl.load(meta_ptr + LAST_C).to(tl.int32))
@@ -407,8 +383,18 @@ def settled_bins(bins_ptr, row_ptr, meta_ptr, high):
     tl.store(row_ptr + LOWER_LENGTH, 0)
     tl.store(row_ptr + HEAD_KEY, POS_INF)
     tl.store(row_ptr + HOLE_END, POS_INF)
+    tl.store(row_ptr + HOLE_KEY, -1)
     tl.store(row_ptr + LEFT_HIGH, high)
     tl.store(row_ptr + CORE_TOP, POS_INF)
+    tl.debug_barrier()
+
+
+@triton.jit
+def settled_bins(bins_ptr, row_ptr, high):
+    """The numbers of tokens in the bins of a row; their edges take the place of these."""
+    lanes = tl.arange(0, LANES)
+    counts = tl.load(bins_ptr + lanes, cache_modifier=".cg")
+    tl.store(bins_ptr + lanes, lowest_in(lanes, stored_knots(row_ptr), high))
     tl.debug_barrier()
     return counts
 
@@ -434,11 +420,16 @@ def knows(c, meta_ptr, CERTAIN: tl.constexpr):
 
 @triton.jit
 def store_row(
-    counts, numbers, least, most, bins_ptr, first, last, reach, second, widest, meta_ptr, row_ptr, high, size, steps,
-    weighs, IS_KNOWN: tl.constexpr,
+    counts, numbers, least, most, bins_ptr, first, last, meta_ptr, row_ptr, size, steps, weighs,
+    IS_KNOWN: tl.constexpr,
 ):  # fmt: skip
     """Write the open ranges of a row, and its histogram where it is asked for again."""
     tl.debug_barrier()
+    high, reach = tl.load(row_ptr + HIGH, cache_modifier=".cg"), tl.load(row_ptr + REACH, cache_modifier=".cg")
+    second, widest = tl.load(row_ptr + SECOND, cache_modifier=".cg"), tl.load(row_ptr + WIDEST, cache_modifier=".cg")
+    tl.debug_barrier()
+    tl.store(row_ptr + HOLE_END, POS_INF)
+    tl.store(row_ptr + LOWER_LENGTH, 0)
     if not IS_KNOWN and tl.load(row_ptr + ADDED, cache_modifier=".cg") == BEHIND:
         first, reach, second = ranges_behind(
             counts, numbers, least, most, bins_ptr, first, last, reach, second, meta_ptr, row_ptr, high, size,
@@ -463,13 +454,30 @@ def bound(
     so are the counts of rows that are summed: their range may turn out to be too wide. Else the former are weighed.
     """
     row = tl.program_id(0).to(tl.int64)
-    meta_ptr, row_ptr = meta_ptr + row * columns, row_ptr + row * WIDTH
-    is_drawn = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
-    if is_drawn & ((weighs == 0) | (is_dynamic(tl.load(meta_ptr + SUMMED)) == 0)):
+    own_ptr = meta_ptr + row * columns
+    is_drawn = (tl.load(status_ptr + row) == 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+    if is_drawn & ((weighs == 0) | (is_dynamic(tl.load(own_ptr + SUMMED)) == 0)):
+        # Where the row lies is found anew behind this: held in registers it would leave too few.
+        row = tl.program_id(0).to(tl.int64) + begin_first(
+            bins_ptr + row * LANES, sums_ptr + row * SUMMANDS, own_ptr, row_ptr + row * WIDTH,
+            mass_ptr + row.to(tl.int32) * blocks * 4, size, blocks, steps, weighs, PADDED,
+        )  # fmt: skip
         bound_first(
-            bins_ptr + row * LANES, sums_ptr + row * SUMMANDS, meta_ptr, row_ptr,
+            bins_ptr + row * LANES, sums_ptr + row * SUMMANDS, meta_ptr + row * columns, row_ptr + row * WIDTH,
             mass_ptr + row.to(tl.int32) * blocks * 4, size, blocks, steps, weighs, CERTAIN, PADDED,
         )  # fmt: skip
+
+
+@triton.jit(noinline=True)
+def begin_first(
+    bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs, PADDED: tl.constexpr
+):  # fmt: skip
+    """What `begin_row` does of a row whose sums are not known, in a function of its own as well; the result is 0."""
+    tl.store(row_ptr + IDLE, 0)
+    begin_row(
+        bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs, _UNKNOWN_SUMS, PADDED
+    )  # fmt: skip
+    return steps * 0
 
 
 @triton.jit(noinline=True)
@@ -478,10 +486,30 @@ def bound_first(
     CERTAIN: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """What `bound_row` does of a row whose sums are not known: in a function of its own it spills no registers."""
-    tl.store(row_ptr + IDLE, 0)
     bound_row(
         bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs, _UNKNOWN_SUMS, CERTAIN, PADDED
     )  # fmt: skip
+
+
+@triton.jit
+def begin_row(
+    bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, weighs,
+    IS_KNOWN: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """What comes before `bound_row`: writes in which bins a typical, or a threshold by sums, cuts the row."""
+    clear_row(meta_ptr, row_ptr)
+    if reads_sums(tl.load(meta_ptr + SUMMED)) | is_leveled(tl.load(meta_ptr + SUMMED)):
+        high = tl.load(row_ptr + HIGH)
+        counts = settled_bins(bins_ptr, row_ptr, high)
+        store_levels(counts, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, IS_KNOWN)
+        low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, IS_KNOWN, PADDED)
+        store_summed(
+            counts, bins_ptr, sums_ptr, meta_ptr, row_ptr, low_whole, high_whole, value_of(high),
+            constant(meta_ptr, FIRST_C), high, size, steps, weighs, IS_KNOWN,
+        )  # fmt: skip
+        tl.debug_barrier()
+        tl.store(bins_ptr + tl.arange(0, LANES), counts)
+        tl.debug_barrier()
 
 
 @triton.jit
@@ -498,21 +526,18 @@ def bound_row(
     """
     high = tl.load(row_ptr + HIGH)
     m, c = value_of(high), constant(meta_ptr, FIRST_C)
-    counts = settled_bins(bins_ptr, row_ptr, meta_ptr, high)
-    store_levels(counts, bins_ptr, sums_ptr, meta_ptr, row_ptr, steps, IS_KNOWN)
     low_whole, high_whole = known_mass(meta_ptr, sums_ptr, mass_ptr, blocks, IS_KNOWN, PADDED)
-    store_summed(
-        counts, bins_ptr, sums_ptr, meta_ptr, row_ptr, low_whole, high_whole, m, c, high, steps, IS_KNOWN
-    )  # fmt: skip
+    counts = settled_bins(bins_ptr, row_ptr, high)
     numbers = tl.cumsum(counts, 0)
     least, most = masses(counts, bins_ptr, high, m, c)
     least, most = sharpened(least, most, low_whole, high_whole)
     store_bounds(sums_ptr, least, most)
-    first, last, second, reach, widest = nothing_cut(tl.full((), 0, tl.int32))
-    may_part = counts_none(meta_ptr, steps)
+    first, last = nothing_cut(tl.full((), 0, tl.int32), row_ptr)
+    tl.store(row_ptr + PARTS, counts_none(meta_ptr, steps).to(tl.int32))
     is_listed, is_sure = is_dynamic(tl.load(meta_ptr + SUMMED)) == 0, tl.full((), True, tl.int1)
     for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
+        step_ptr, high = meta_ptr + PROGRAM + s * 6, tl.load(row_ptr + HIGH, cache_modifier=".cg")
+        m = value_of(high)
         op, is_uncut = running(step_ptr, row_ptr, s), first == LANES
         c = constant_after(op, step_ptr, c, is_listed, meta_ptr, row_ptr, sums_ptr, size)
         is_first, is_known = knows(c, meta_ptr, CERTAIN)
@@ -523,12 +548,10 @@ def bound_row(
         # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
         begin, end = known_lanes(op, meta_ptr, step_ptr, numbers, m, c, high, is_listed, row_ptr)
         if reads_mass(op) | is_xtc(op):
-            begin, end = mass_lanes(
-                op, step_ptr, numbers, least, most, first, last, sums_ptr, m, c, high, row_ptr, is_sure
-            )
+            begin, end = mass_lanes(op, step_ptr, numbers, least, most, first, last, m, c, high, row_ptr, is_sure)
         if reads_sums(op) & is_uncut & is_first & (op == tl.load(meta_ptr + SUMMED)):
             begin, end = summed_lanes(row_ptr, IS_KNOWN)
-        if not IS_KNOWN and is_by_average(op) & (is_uncut == 0) & is_first & is_sure & (second == LANES):
+        if not IS_KNOWN and is_by_average(op) & (is_uncut == 0) & is_first & is_sure & is_one(row_ptr):
             number = at_lane(numbers, last)
             begin = tl.where(puts_off(op, meta_ptr, row_ptr, number, first, size, s, steps, weighs), LANES, begin)
         if is_top_p(op):
@@ -539,15 +562,14 @@ def bound_row(
         begin, end = with_least(op, step_ptr, numbers, begin, end)
         if not IS_KNOWN and looks_within(op, end, first, is_sure):  # noqa: SIM102  # both would be called with `and`
             if leave_out(meta_ptr, row_ptr, s, steps) != 0:
-                first, last, second, reach, widest = nothing_cut(end * 0)
+                first, last = nothing_cut(end * 0, row_ptr)
         # Of what follows from masses, a top-p alone knows what a set weighs that a lower range cuts.
-        may_part = may_part & (is_uncut | ((reads_mass(op) | is_xtc(op) | is_temperature(op)) == 0))
+        tl.store(row_ptr + PARTS, 0, mask=(is_uncut == 0) & (reads_mass(op) | is_xtc(op) | is_temperature(op)))
         is_sure = note_idle(op, begin, is_sure, is_known, row_ptr, s) & (is_leveled(op) == 0)
         if begin < LANES:
-            first, last, second, reach, widest = enclosed(begin, end, first, last, second, reach, widest, may_part)
+            first, last = enclosed(begin, end, first, last, row_ptr)
             is_listed = is_listed | (is_by_key(op, step_ptr) == 0)
-            may_part = may_part & (is_top_p(op) == 0) & (op != _TOP_K) & (op != _TOP_H)
+            tl.store(row_ptr + PARTS, 0, mask=is_top_p(op) | (op == _TOP_K) | (op == _TOP_H))
     store_row(
-        counts, numbers, least, most, bins_ptr, first, last, reach, second, widest, meta_ptr, row_ptr, high, size,
-        steps, weighs, IS_KNOWN,
+        counts, numbers, least, most, bins_ptr, first, last, meta_ptr, row_ptr, size, steps, weighs, IS_KNOWN,
     )  # fmt: skip

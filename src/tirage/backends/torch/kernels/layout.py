@@ -37,6 +37,10 @@ WIDTH = tl.constexpr(ROW)
     LOWER, LOWER_TOP, LOWER_LENGTH, IDLE, CORE, CORE_TOP, HOLE_KEY, HOLE_ID, HOLE_END, KNOT,
 ) = (tl.constexpr(at) for at in range(ROW - KNOTS + 1))  # fmt: skip
 
+REACH, WIDEST, SECOND, PARTS = SLOT, HEAD_ID, HOLE_END, LOWER_LENGTH
+"""Words that hold the last lanes of both open ranges, the first one of the lower range, and whether there may be one,
+while these are looked for; from then on they hold something else."""
+
 TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT, BEHIND = (tl.constexpr(at) for at in (1, 2, 3, 4))
 """Whether the terms of a row are summed where it is split, or before, or the row is split already, or whether those
 above its open range are, for the threshold of a set that is cut there (`behind`); 0 where none are."""

@@ -20,6 +20,8 @@ from tirage.backends.torch.kernels.layout import (
     HIGH,
     LOW,
     LOWEST,
+    MASS_FROM,
+    MASS_TO,
     PROGRAM,
     SUMMED,
     SUMMED_ALREADY,
@@ -50,6 +52,9 @@ what lies between the bounds in one of 10^4 rows."""
 _ROUNDED = tl.constexpr(2.0**-18)
 _SHARE = tl.constexpr(2.0**-32)
 _TURNS = tl.constexpr(20)
+_FEW = tl.constexpr(64)
+"""One token in so many is listed sooner than logits are taken for evenly spread, and the row is read once more."""
+_EVEN = tl.constexpr(0.125)
 _MOST, _LEAST = tl.constexpr(True), tl.constexpr(False)
 
 
@@ -90,9 +95,9 @@ def goal_of_levels(meta_ptr, steps, total):
 
 
 @triton.jit
-def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.constexpr):
-    """What tokens weigh whose exponents are within `d` of the mean: of a lane that is partly there, the most that is
-    likely or the least."""
+def masses_within(d, mass, apart, square, even, near, far, margin, mean, last, last_w, IS_MOST: tl.constexpr):
+    """(what tokens weigh whose exponents are within `d` of the mean, what all others weigh, how far that is off): of a
+    lane that is partly there, the most that is likely or the least."""
     inside = tl.minimum(far, mean + d) - tl.maximum(near, mean - d) + 1.0
     part = tl.minimum(tl.maximum(inside / (far - near + 1.0), 0.0), 1.0)
     if IS_MOST:
@@ -100,7 +105,16 @@ def mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST: tl.cons
     else:
         part = tl.where(part < 1.0, tl.maximum(part - margin, 0.0), 1.0)
     ends = tl.where(mean <= d, 1.0, 0.0) + tl.where(last - mean <= d, last_w, 0.0)
-    return tl.sum(times(mass, part), 0) + ends
+    others = tl.sum(times(mass, 1.0 - part), 0) + (1.0 + last_w - ends)
+    doubt = doubt_of(tl.where(part < 1.0, apart, 0.0), tl.where(part < 1.0, square, 0.0), even)
+    return tl.sum(times(mass, part), 0) + ends, others, doubt
+
+
+@triton.jit
+def doubt_of(apart, square, even):
+    """How far a sum over lanes is off, of each of which the most is known, and the square of what is likely: that, or
+    so much `even` of half the most, which holds where all of a lane lies at one end."""
+    return tl.maximum(times(_DOUBT, tl.sqrt_rn(tl.sum(square, 0))), times(tl.sum(apart, 0), 0.5 * even))
 
 
 @triton.jit
@@ -123,23 +137,53 @@ def surely_within(d, heavy, light, near, far, mean, total, last, last_w, IS_MOST
 
 
 @triton.jit
-def within(
-    d, mass, heavy, light, near, far, margin, mean, total, last, last_w, IS_KNOWN: tl.constexpr, IS_MOST: tl.constexpr
-):
-    """What tokens within `d` weigh, the most or the least, surely where the sums of the row are known."""
-    if IS_KNOWN:
-        found = surely_within(d, heavy, light, near, far, mean, total, last, last_w, IS_MOST)
+def is_reached(
+    d, mass, apart, square, even, near, far, margin, mean, total, share, least, most, last, last_w,
+    IS_MOST: tl.constexpr,
+):  # fmt: skip
+    """Whether tokens within `d` likely may weigh that `share` of their row (`IS_MOST`), or do.
+
+    The mass of the row is known between two as well: where few tokens weigh much, what they do is told by the others.
+    """
+    found, others, doubt = masses_within(d, mass, apart, square, even, near, far, margin, mean, last, last_w, IS_MOST)
+    whole = doubt_of(apart, square, even) + times(total, _ROUNDED)
+    doubt += times(most, _ROUNDED)
+    if IS_MOST:
+        reached = (found >= times(share, total) - whole) & (others - doubt <= times(1.0 - share, most))
     else:
-        found = mass_within(d, mass, near, far, margin, mean, last, last_w, IS_MOST)
-    return found
+        reached = (found >= times(share, total) + whole) | (others + doubt <= times(1.0 - share, least))
+    return reached
 
 
 @triton.jit
-def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.constexpr):
-    """(mean exponent, how far that is off, a level that is surely kept, one beyond which nothing is), float32.
+def known_levels(counts, edge_ptr, sums_ptr, low, high, c, share):
+    """(mean exponent, how far that is off, a level that is surely kept, one beyond which nothing is), float32, where
+    the sums of the row are known."""
+    m = value_of(high)
+    number, least, greatest = between(counts, edge_ptr, low, high)
+    n, near, far = number.to(tl.float32), exponent_of(greatest, m, c), exponent_of(least, m, c)
+    heavy, light = times(n, times(power_of(near), _UNIT)), times(n, times(power_of(far), _UNIT))
+    near, far, last = near.to(tl.float32), far.to(tl.float32), exponent_of(value_of(low), m, c)
+    last_w, last = times(power_of(last), _UNIT), last.to(tl.float32)
+    mean, total = mean_of(sums_ptr).to(tl.float32), times(summed(sums_ptr, 1).to(tl.float32), _UNIT)
+    doubt, goal = times(total, _ROUNDED), times(share, total)
+    sure, end = tl.full((), -1.0, tl.float32), tl.full((), -1.0, tl.float32)
+    beyond = tl.maximum(mean, last - mean) + 1.0
+    far_end = beyond
+    for _ in range(_TURNS):
+        d = times(sure + beyond, 0.5)
+        reached = surely_within(d, heavy, light, near, far, mean, total, last, last_w, _MOST) >= goal - doubt
+        sure, beyond = tl.where(reached, sure, d), tl.where(reached, d, beyond)
+        d = times(end + far_end, 0.5)
+        reached = surely_within(d, heavy, light, near, far, mean, total, last, last_w, _LEAST) >= goal + doubt
+        end, far_end = tl.where(reached, end, d), tl.where(reached, d, far_end)
+    return mean, times(mean, _ROUNDED) + 2.0, sure, far_end
 
-    Where the sums of the row are known, nothing is taken for evenly spread.
-    """
+
+@triton.jit
+def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, few):
+    """The same where they are not: as surely as leaves `few` tokens open, else as is likely where logits are spread
+    about evenly in their lanes."""
     m = value_of(high)
     number, least, greatest = between(counts, edge_ptr, low, high)
     n, near, far = number.to(tl.float32), exponent_of(greatest, m, c), exponent_of(least, m, c)
@@ -154,33 +198,48 @@ def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, IS_KNOWN: tl.
     mean = (mean + times(last_w, last)) / total
     moment, across = times(w, middle - mean), heavy - light
     width = tl.abs(times(heavy, near - mean) - moment) + tl.abs(moment - times(light, far - mean))
-    off = _DOUBT * tl.sqrt_rn(tl.sum(times(n * width, width), 0)) / total + times(mean, _ROUNDED) + 2.0
-    doubt = times(_DOUBT, tl.sqrt_rn(tl.sum(times(n * across, across), 0))) + times(total, _ROUNDED)
-    margin = tl.minimum(2.0 / tl.sqrt_rn(tl.maximum(n, 1.0)), 1.0)
-    if IS_KNOWN:
-        mean, total = mean_of(sums_ptr).to(tl.float32), times(summed(sums_ptr, 1).to(tl.float32), _UNIT)
-        off, doubt = times(mean, _ROUNDED) + 2.0, times(total, _ROUNDED)
-        heavy, light = times(n, heavy), times(n, light)
-    sure, most, end = tl.full((), -1.0, tl.float32), tl.maximum(mean, last - mean) + 1.0, tl.full((), -1.0, tl.float32)
-    beyond, far_end = most, most
-    for _ in range(_TURNS):
-        d = times(sure + beyond, 0.5)
-        found = within(
-            d, mass, heavy, light, near, far, margin, mean, total, last, last_w, IS_KNOWN, _MOST
+    width, apart, unit = times(n, width), times(n, across), tl.maximum(n, 1.0)
+    of_mean, square = times(width, width) / unit, times(apart, apart) / unit
+    even, off = tl.full((), 1.0, tl.float32), tl.full((), 0.0, tl.float32)
+    sure, end, is_open = off, off, tl.full((), True, tl.int1)
+    while is_open:
+        off = doubt_of(width, of_mean, even) / total + times(mean, _ROUNDED) + 2.0
+        sure, end = searched_levels(
+            n, mass, apart, square, even, near, far, mean, total, share, sums_ptr, last, last_w
         )  # fmt: skip
-        is_less = found < times(share, total) - doubt
-        sure, beyond = tl.where(is_less, d, sure), tl.where(is_less, beyond, d)
-        d = times(end + far_end, 0.5)
-        found = within(
-            d, mass, heavy, light, near, far, margin, mean, total, last, last_w, IS_KNOWN, _LEAST
-        )  # fmt: skip
-        is_less = found < times(share, total) + doubt
-        end, far_end = tl.where(is_less, d, end), tl.where(is_less, far_end, d)
-    return mean, off, sure, far_end
+        touched = (near <= mean + end + 2.0 * off) & (far >= mean - end - 2.0 * off)
+        inside = (near >= mean - sure + 2.0 * off) & (far <= mean + sure - 2.0 * off)
+        left_open = tl.sum(tl.where(touched & (inside == 0), n, 0.0), 0)
+        is_open = (even > 0.0) & (left_open > few.to(tl.float32))
+        even = tl.where(even > _EVEN, _EVEN, 0.0)
+    return mean, off, sure, end
 
 
 @triton.jit
-def store_levels(counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, steps, IS_KNOWN: tl.constexpr):
+def searched_levels(n, mass, apart, square, even, near, far, mean, total, share, sums_ptr, last, last_w):
+    """(a level that is likely kept, one beyond which likely nothing is), float32."""
+    margin = tl.minimum(tl.maximum(2.0 / tl.sqrt_rn(tl.maximum(n, 1.0)), even), 1.0)
+    least = times(tl.load(sums_ptr + MASS_FROM).to(tl.float32), _UNIT)
+    most = times(tl.load(sums_ptr + MASS_TO).to(tl.float32), _UNIT)
+    sure, end = tl.full((), -1.0, tl.float32), tl.full((), -1.0, tl.float32)
+    beyond = tl.maximum(mean, last - mean) + 1.0
+    far_end = beyond
+    for _ in range(_TURNS):
+        d = times(sure + beyond, 0.5)
+        reached = is_reached(
+            d, mass, apart, square, even, near, far, margin, mean, total, share, least, most, last, last_w, _MOST
+        )  # fmt: skip
+        sure, beyond = tl.where(reached, sure, d), tl.where(reached, d, beyond)
+        d = times(end + far_end, 0.5)
+        reached = is_reached(
+            d, mass, apart, square, even, near, far, margin, mean, total, share, least, most, last, last_w, _LEAST
+        )  # fmt: skip
+        end, far_end = tl.where(reached, end, d), tl.where(reached, d, far_end)
+    return sure, far_end
+
+
+@triton.jit
+def store_levels(counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, IS_KNOWN: tl.constexpr):
     """Write the open range and the core of a row whose only cut is a typical; its sums may be known.
 
     Where all of its tokens are equal they are all kept, or as many of them as a typical by rank needs.
@@ -193,10 +252,11 @@ def store_levels(counts, edge_ptr, sums_ptr, meta_ptr, row_ptr, steps, IS_KNOWN:
         tl.store(row_ptr + WHOLE, 1)
         tl.store(row_ptr + ADDED, SUMMED_ALREADY if IS_KNOWN else TO_BE_SUMMED)
     if is_leveled(op) & (low < high):
-        c = constant(meta_ptr, FIRST_C)
-        mean, off, sure, end = likely_levels(
-            counts, edge_ptr, sums_ptr, low, high, c, share_of_levels(meta_ptr, steps), IS_KNOWN
-        )
+        c, share = constant(meta_ptr, FIRST_C), share_of_levels(meta_ptr, steps)
+        if IS_KNOWN:
+            mean, off, sure, end = known_levels(counts, edge_ptr, sums_ptr, low, high, c, share)
+        else:
+            mean, off, sure, end = likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, size // _FEW)
         sure, end = sure - times(2.0, off) - 1.0, end + times(2.0, off) + 2.0
         at = tl.arange(0, 4)
         # The least and the greatest exponents of the range, and those of the core; what is nearer than these is above.

@@ -30,7 +30,7 @@ from tirage.backends.torch.kernels.layout import (
 )
 from tirage.backends.torch.kernels.level_ranges import has_levels, is_leveled
 from tirage.backends.torch.kernels.lists import WAYS, open_count, open_keys, sum_terms
-from tirage.backends.torch.kernels.narrowing import put_first
+from tirage.backends.torch.kernels.narrowing import put_first, put_levels_first
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -99,13 +99,21 @@ def level_reaching(
     x_ptr, list_ptr, n, ties, lowest, mean, above, goal, low, end, cut_key, cut_id, m, c, TILE: tl.constexpr
 ):
     """(the least level in ]low, end] up to which the set weighs at least `goal`, what it weighs up to the level before,
-    what it weighs up to that level); `end` if there is none. So much weighs what is `above`."""
+    what it weighs up to that level); `end` if there is none. So much weighs what is `above`.
+
+    Of a long list, those at the levels that are left are put first each time, and no others are read from then on.
+    """
+    FEW: tl.constexpr = TILE // 8
     at = tl.arange(0, WAYS)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
         sums = above + level_masses(x_ptr, list_ptr, n, ties, lowest, mean, low, step, cut_key, cut_id, m, c, TILE)
-        low += tl.sum(((sums < goal) & (at > 0)).to(tl.int32), 0) * step
+        passed = tl.sum(((sums < goal) & (at > 0)).to(tl.int32), 0)
+        low += passed * step
         end = tl.minimum(low + step, end)
+        if (ties < 0) & (n > FEW):
+            above = tl.sum(tl.where(at == passed, sums, 0), 0)
+            n = put_levels_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE)
     sums = above + level_masses(x_ptr, list_ptr, n, ties, lowest, mean, end - 1, 1, cut_key, cut_id, m, c, TILE)
     return end, tl.sum(tl.where(at == 0, sums, 0), 0), tl.sum(tl.where(at == 1, sums, 0), 0)
 

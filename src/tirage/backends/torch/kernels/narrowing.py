@@ -10,9 +10,10 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.lists import WAYS, open_keys, open_sums
-from tirage.backends.torch.kernels.rule import exponent_of, is_in, weight_of
+from tirage.backends.torch.kernels.rule import exponent_of, is_in, key_of, weight_of
 
 _MAX = tl.constexpr(0x7FFFFFFF)
+_BY_KEYS, _BY_LEVELS = tl.constexpr(False), tl.constexpr(True)
 
 
 # fmt: off
@@ -70,14 +71,32 @@ def narrowed(sums, low, end, step, goal, more):
 @triton.jit
 def put_first(x_ptr, list_ptr, n, low, end, TILE: tl.constexpr):
     """How many of `n` listed tokens have keys from `low` on, below `end`: these now stand first."""
+    return put_some_first(x_ptr, list_ptr, n, low, end, 0, 0.0, 0.0, TILE, _BY_KEYS)
+
+
+@triton.jit
+def put_levels_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE: tl.constexpr):
+    """The same of tokens whose exponents are further than `low` from the mean one, but no further than `end`."""
+    return put_some_first(x_ptr, list_ptr, n, low, end, mean, m, c, TILE, _BY_LEVELS)
+
+
+@triton.jit
+def put_some_first(
+    x_ptr, list_ptr, n, low, end, mean, m, c, TILE: tl.constexpr, LEVELED: tl.constexpr
+):
+    """How many of `n` listed tokens are within bounds, of keys or of levels: these now stand first."""
     PART: tl.constexpr = TILE // 4
     lanes, number = tl.arange(0, PART), n * 0
     for start in range(0, n, TILE):
         # A few of a tile at a time, as `sum_terms` does.
         for part in range(0, TILE, PART):
             first = start + part
-            found, ids, _ = open_keys(x_ptr, list_ptr, first, n, PART)
-            kept = ((found >= low) & (found < end)).to(tl.int32)
+            _, ids, x = open_keys(x_ptr, list_ptr, first, n, PART)
+            if LEVELED:
+                level = tl.abs(exponent_of(x, m, c) - mean)
+                kept = ((level > low) & (level <= end) & (first + lanes < n)).to(tl.int32)
+            else:
+                kept = ((key_of(x) >= low) & (key_of(x) < end)).to(tl.int32)
             many = tl.sum(kept, 0)
             # The last of them change places with others that stand in front of the part.
             moved = tl.minimum(many, first - number)

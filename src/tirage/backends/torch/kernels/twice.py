@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.behind import settle_behind
-from tirage.backends.torch.kernels.bounds import bound_row
+from tirage.backends.torch.kernels.bounds import begin_row, bound_row
 from tirage.backends.torch.kernels.ends import is_last
 from tirage.backends.torch.kernels.entropy import is_dynamic
 from tirage.backends.torch.kernels.layout import (
@@ -46,7 +46,8 @@ from tirage.backends.torch.kernels.level_ranges import goal_of_levels, is_levele
 from tirage.backends.torch.kernels.levels import sure_levels
 from tirage.backends.torch.kernels.passes import split_block, weigh_block
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, value_of, weight_of
-from tirage.backends.torch.kernels.thresholds import mean_of, summed
+from tirage.backends.torch.kernels.summed_ranges import holds_threshold
+from tirage.backends.torch.kernels.thresholds import mean_of, reads_sums, summed
 
 _KNOWN_SUMS, _LIKELY = tl.constexpr(True), tl.constexpr(False)
 
@@ -54,8 +55,8 @@ _KNOWN_SUMS, _LIKELY = tl.constexpr(True), tl.constexpr(False)
 # fmt: off
 @triton.jit(do_not_specialize=(*VARYING, "spares"))
 def split_first(
-    x_ptr, bins_ptr, meta_ptr, row_ptr, status_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr,
-    slots_ptr, plane, columns, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr,
+    x_ptr, bins_ptr, meta_ptr, row_ptr, status_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr,
+    length_ptr, slots_ptr, plane, columns, size, blocks, steps, spares, BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ):
     """Sums a block of a row with a dynamic temperature, or splits one of a row that is summed on the way; the last
     program of the row bounds it again where that tells more."""
@@ -77,16 +78,16 @@ def split_first(
         if is_last(meta_ptr + ARRIVED, blocks):
             place = row.to(tl.int32) * blocks * 4
             settle_sums(
-                x_ptr + row * size, bins_ptr + row * LANES, sums_ptr + row * SUMMANDS, meta_ptr, row_ptr,
-                mass_ptr + place, count_ptr + place, list_ptr + row * size, length_ptr + row, is_tempered, size, blocks,
-                steps, BLOCK, PADDED,
+                x_ptr + row * size, bins_ptr + row * LANES, sums_ptr + row * SUMMANDS,
+                meta_ptr, row_ptr, mass_ptr + place, count_ptr + place, list_ptr + row * size, length_ptr + row,
+                is_tempered, size, blocks, steps, BLOCK, PADDED,
             )
 
 
 @triton.jit(noinline=True)
 def settle_sums(
-    x_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, list_ptr, length_ptr, is_tempered, size, blocks,
-    steps, PART: tl.constexpr, PADDED: tl.constexpr,
+    x_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, list_ptr, length_ptr, is_tempered,
+    size, blocks, steps, PART: tl.constexpr, PADDED: tl.constexpr,
 ):
     """Bounds a row again whose sums are exact now, unless few of its tokens are open once it is split, and a typical
     ends among them. A function of its own, as most programs need no registers for it."""
@@ -105,6 +106,8 @@ def settle_sums(
                 row_ptr, size, blocks, steps, PART, PADDED, 2 * PART,
             )
             is_split = is_split & (is_alone != 0)
+        if is_split & reads_sums(tl.load(meta_ptr + SUMMED)) & (is_behind == 0):
+            is_split = holds_threshold(sums_ptr, meta_ptr, row_ptr, steps)
         if is_split & is_leveled(tl.load(meta_ptr + SUMMED)):
             is_split = holds_end(
                 x_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, count_ptr, list_ptr, number, least, blocks, steps, PART,
@@ -119,8 +122,12 @@ def settle_sums(
         tl.debug_barrier()
         # Held until the row is bounded again, this and more would leave too few registers.
         tl.store(length_ptr, 0)
+        begin_row(
+            bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, 0, _KNOWN_SUMS, PADDED
+        )
         bound_row(
-            bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, 0, _KNOWN_SUMS, _LIKELY, PADDED
+            bins_ptr, sums_ptr, meta_ptr, row_ptr, mass_ptr, size, blocks, steps, 0, _KNOWN_SUMS, _LIKELY,
+            PADDED,
         )
         if is_dynamic(tl.load(meta_ptr + SUMMED)) == 0:
             unsplit(sums_ptr, row_ptr)
