@@ -259,11 +259,19 @@ has no edits but smoothings, those from 9000 on have a tail-free step, of 9500 o
 tell where it cuts."""
 SET_MISTAKES = {
     "tail-free takes its share of what weighs something": (
-        "limit = floor_of_share(e, s, total)", "limit = floor_of_share(e, s, curved)",
+        "limit = share_of(step_ptr, total)", "limit = share_of(step_ptr, word(state_ptr, CURVED))",
     ),
     "tail-free ends where the share is reached": ("(after > limit)", "(after >= limit)"),
-    "what stands behind the head bends nothing": ("curved + tl.maximum(rest, 0)))", "curved))"),
-    "the head holds the cut wherever it is": ("if weight > word(state_ptr, HEAD_LEAST):", "if weight >= 0:"),
+    "what stands behind the head bends nothing": ("total + rest))", "total))"),
+    "the head holds the cut wherever it is": (
+        "word(state_ptr, CUT_WEIGHT) > word(state_ptr, HEAD_LEAST)", "word(state_ptr, CUT_WEIGHT) >= 0",
+    ),
+    "the head is listed still where others are dealt out": ("end > size - room_of(size), NEVER", "end < 0, NEVER"),
+    "windows behind the first have no head": ("tl.where(head > 0, headed, before)", "headed"),
+    "what the sample has twice lies before it": ("(before == low), (at - 1)", "(before == low), (at - 2)"),
+    "a quarter of a gap begins in the one before": ("* EACH + 2 * is_far", "* EACH - 2 * is_far"),
+    "a list that takes more than half of its plane leaves half": ("(number > size // 2)", "(number > size)"),
+    "the bit of the next token marks one": ("<< (ids & 31)", "<< ((ids + 1) & 31)"),
     "the last key of the head goes": ("(key_of(x) >= least_key)", "(key_of(x) > least_key)"),
     "buckets behind the head are taken for dealt out": ("mask=at < until, other", "mask=at < TILE, other"),
     "what is in order is put in order again": ("tl.where(fits & (ends > first), ends", "tl.where(fits, ends"),
@@ -271,7 +279,7 @@ SET_MISTAKES = {
     "a tile forgets what is before it": ("tl.where(lanes > 0, last, next_to_last))", "one)"),
     "no weight stands twice": ("tl.cumsum(is_copy, 0) <= 2", "tl.cumsum(is_copy, 0) <= 1"),
     "what is dealt out anew begins behind its first": (
-        "word(state_ptr, WINDOW_LOW).to(tl.int32)", "word(state_ptr, WINDOW_LOW).to(tl.int32) + 1",
+        "put(state_ptr, LARGE_LOW, first)", "put(state_ptr, LARGE_LOW, first + 1)",
     ),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
     "tokens nearer than the listed ones weigh nothing": ("before + word(state_ptr, UNLISTED), ", "before, "),

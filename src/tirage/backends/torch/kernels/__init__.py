@@ -29,11 +29,10 @@ around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-
 
 from tirage.backends.torch.kernels.advance import append
 from tirage.backends.torch.kernels.bounds import bound
-from tirage.backends.torch.kernels.curvature import ROOM
+from tirage.backends.torch.kernels.buckets import room
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
 from tirage.backends.torch.kernels.general import CHANCES, STATES, general
-from tirage.backends.torch.kernels.heads import PART_OF_SET
 from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW
 from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
@@ -52,9 +51,7 @@ __all__ = [
     "FEW",
     "FILTERS",
     "HEADER",
-    "PART_OF_SET",
     "PLANES",
-    "ROOM",
     "ROW",
     "STATES",
     "WORDS",
@@ -68,6 +65,7 @@ __all__ = [
     "measure_shard",
     "measure_slots",
     "resolve",
+    "room",
     "settle_shards",
     "split",
     "split_first",
