@@ -253,7 +253,10 @@ BEHIND_MISTAKES = {
     ),
 }
 """Mistakes that jobs of `BEHIND_JOBS` see."""
-SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009, 9500)
+SET_JOBS = (
+    *(2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113),
+    *(6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009, 9500, 9501),
+)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step, of 9500 often one that the first tokens of a row
 tell where it cuts."""
@@ -272,10 +275,10 @@ SET_MISTAKES = {
     "a quarter of a gap begins in the one before": ("* EACH + 2 * is_far", "* EACH - 2 * is_far"),
     "a list that takes more than half of its plane leaves half": ("(number > size // 2)", "(number > size)"),
     "the bit of the next token marks one": ("<< (ids & 31)", "<< ((ids + 1) & 31)"),
-    "the last key of the head goes": ("(key_of(x) >= least_key)", "(key_of(x) > least_key)"),
+    "the last key of the head goes": ("(key_of(x) >= word(", "(key_of(x) > word("),
     "buckets behind the head are taken for dealt out": ("mask=at < until, other", "mask=at < TILE, other"),
     "what is in order is put in order again": ("tl.where(fits & (ends > first), ends", "tl.where(fits, ends"),
-    "the last of those that weigh the same stays": ("        last_id -= 1\n", ""),
+    "the last of those that weigh the same stays": ("(found & NO_ID) - 1)", "found & NO_ID)"),
     "a tile forgets what is before it": ("tl.where(lanes > 0, last, next_to_last))", "one)"),
     "no weight stands twice": ("tl.cumsum(is_copy, 0) <= 2", "tl.cumsum(is_copy, 0) <= 1"),
     "what is dealt out anew begins behind its first": (

@@ -19,7 +19,7 @@ leaves where that has weights of its own (`triton_shards`).
 A row with any other list of filters (a typical of a cut row, tail-free, Mirostat, XTC before others, several
 temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`,
 reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`,
-`curvature`, `heads`).
+`curvature`, `buckets`, `heads`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is
 after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;

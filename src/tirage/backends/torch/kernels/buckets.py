@@ -201,8 +201,10 @@ def sample_of_window(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
         length, kind = places_read(state_ptr, size), word(state_ptr, IS_LISTED)
         place = (lanes.to(tl.int64) * length // PART).to(tl.int32)
         ids = tl.load(list_ptr + place, mask=place < tl.where(kind == 1, length, 0), other=place)
-        marks = tl.load(marks_at(list_ptr, state_ptr, TILE) + (place >> 5), mask=place < tl.where(kind == MARKED, length, 0), other=-1)
-        x = tl.load(x_ptr + ids, mask=(place < length) & (((marks >> (place & 31)) & 1) != 0), other=float("-inf"))
+        is_marked = place < tl.where(kind == MARKED, length, 0)
+        marks = tl.load(marks_at(list_ptr, state_ptr, TILE) + (place >> 5), mask=is_marked, other=-1)
+        there = (place < length) & (((marks >> (place & 31)) & 1) != 0)
+        x = tl.load(x_ptr + ids, mask=there, other=float("-inf"))
         q = tl.where(key_of(x) > NEG_INF, exponent_of(x, m, c), _NONE)
     return tl.where(lanes == 0, low, tl.where((q >= low) & (q <= high), q, _NONE))
 

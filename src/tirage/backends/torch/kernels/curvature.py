@@ -221,7 +221,7 @@ def release_head(state_ptr, size):
     tl.debug_barrier()
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def add_set(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
     """Puts tokens of a set that weigh something in order, the heaviest first, until it is known where it is cut.
 
@@ -329,55 +329,52 @@ def judge(list_ptr, state_ptr, step_ptr, TILE: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def lowest_weighing(state_ptr):
-    """The lowest key whose weight is at least that of the cut, int32; the weight of the largest one of the set is."""
+def put_key(state_ptr):
+    """Writes the lowest key whose weight is at least that of the cut, as that of the largest one of the set is."""
     m, c, _, _ = scales_of(state_ptr)
-    least = word(state_ptr, CUT_WEIGHT)
+    least, total = word(state_ptr, CUT_WEIGHT), word(state_ptr, TOTAL_CURVED)
     low, top = tl.full((), NEG_INF, tl.int64), word(state_ptr, TOP_KEY)
     for _ in range(32):
         middle = (low + top) >> 1
         inside = (weight_of(exponent_of(value_of(middle.to(tl.int32)), m, c)) >= least) & (middle > NEG_INF)
         top, low = tl.where(inside, middle, top), tl.where(inside, low, middle)
-    return top.to(tl.int32)
+    tl.debug_barrier()
+    put(state_ptr, LEAST, tl.where(total > 0, NEVER, 0))
+    put(state_ptr, CUT_KEY, top)
+    put(state_ptr, CUT_ID, top * 0 + NO_ID)
+    tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
-def last_down_to(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
-    """(key, id) of the last token in order that has at least this key."""
+def put_last(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Writes the cut before the last token in order that has at least its key: all of that weight stay but this."""
     PART: tl.constexpr = TILE // 4
     length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
     last = (tl.arange(0, PART) * 0).to(tl.int64)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, _x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
-            inside = (key > NEG_INF) & (key >= least_key)
+            inside = (key > NEG_INF) & (key >= word(state_ptr, CUT_KEY))
             last = tl.maximum(last, tl.where(inside, ((-key.to(tl.int64) + POS_INF) << 31) + ids, 0))
     found = tl.max(last, 0)
-    return (-(found >> 31) + POS_INF).to(tl.int32), (found & NO_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
+    tl.debug_barrier()
+    put(state_ptr, CUT_KEY, -(found >> 31) + POS_INF)  # pyright: ignore[reportOperatorIssue]
+    put(state_ptr, CUT_ID, (found & NO_ID) - 1)  # pyright: ignore[reportOperatorIssue]
+    tl.debug_barrier()
 
 
-# A function of its own: registers of the kernel that calls it are not spilled for what it needs.
-@triton.jit(noinline=True)
+@triton.jit
 def cut_tail(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
     """Writes by what tail-free keeps tokens: up to where more than E / 2^s of the curvature is passed."""
     mark(list_ptr, state_ptr, size, TILE)
     begin_order(state_ptr)
     add_set(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE)
-    key = lowest_weighing(state_ptr)
+    put_key(state_ptr)
     if word(state_ptr, CUT_WEIGHT) > word(state_ptr, HEAD_LEAST):
-        keep_head(x_ptr, list_ptr, state_ptr, key, size, TILE)
+        keep_head(x_ptr, list_ptr, state_ptr, size, TILE)
     list_marked(list_ptr, state_ptr, size, TILE)
-    last_id = tl.full((), NO_ID, tl.int32)
     if word(state_ptr, IS_TIED) != 0:
-        # All of that weight stay but the last one.
-        key, last_id = last_down_to(x_ptr, list_ptr, state_ptr, key, size, TILE)
-        last_id -= 1
-    total = word(state_ptr, TOTAL_CURVED)
-    tl.debug_barrier()
-    put(state_ptr, LEAST, tl.where(total > 0, NEVER, 0))
-    put(state_ptr, CUT_KEY, key)
-    put(state_ptr, CUT_ID, last_id)
-    tl.debug_barrier()
+        put_last(x_ptr, list_ptr, state_ptr, size, TILE)
 
 
 @triton.jit

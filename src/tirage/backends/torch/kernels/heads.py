@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.rule import key_of
-from tirage.backends.torch.kernels.sets import IS_LISTED, NUMBER, put, word
+from tirage.backends.torch.kernels.sets import CUT_KEY, IS_LISTED, NUMBER, put, word
 
 HEAD, HEADED, HEAD_LEAST = (tl.constexpr(120 + at) for at in range(3))
 """Words of a row: how many buckets the head has, how many tokens, and the weight of the last of them that is in order,
@@ -55,8 +55,8 @@ def first_behind_head(state_ptr, ranked, number, length, size, PART: tl.constexp
 
 
 @triton.jit(noinline=True)
-def keep_head(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
-    """Lists in the place of the set the tokens of its head that have at least this key: all of the set that have."""
+def keep_head(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Lists in the place of the set the tokens of its head that have at least the key of the cut: all that have."""
     PART: tl.constexpr = TILE // 4
     length, number = word(state_ptr, HEADED).to(tl.int32), tl.full((), 0, tl.int32)
     for start in range(0, length, TILE):
@@ -64,7 +64,7 @@ def keep_head(x_ptr, list_ptr, state_ptr, least_key, size, TILE: tl.constexpr):
             at = start + part + tl.arange(0, PART)
             ids = tl.load(ids_of_head(list_ptr, size) + at, mask=at < length, other=0)
             x = tl.load(x_ptr + ids, mask=at < length, other=float("-inf"))
-            one = ((at < length) & (key_of(x) >= least_key)).to(tl.int32)
+            one = ((at < length) & (key_of(x) >= word(state_ptr, CUT_KEY))).to(tl.int32)
             tl.store(list_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 0)
             number += tl.sum(one, 0)
     tl.debug_barrier()
