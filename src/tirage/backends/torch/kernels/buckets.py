@@ -44,7 +44,7 @@ EACH = tl.constexpr(4)
 """Buckets between two neighbours of the sample."""
 PIECES = tl.constexpr(4)
 """Parts in which the tokens behind a head come."""
-_NONE = tl.constexpr(0x7FFFFFFF)
+_NONE, _ONE = tl.constexpr(0x7FFFFFFF), tl.constexpr(1)
 _FEW = tl.constexpr(FEW)
 
 
@@ -106,7 +106,7 @@ def places_read(state_ptr, size):
 @triton.jit
 def tokens_of(x_ptr, list_ptr, marks_ptr, start, length, kind, PART: tl.constexpr):
     """(ids, logits) [PART] of some of the set: of its list, its marks, or the row; -inf where there is no token."""
-    WORDS: tl.constexpr = PART // 32 if PART > 32 else 1
+    WORDS: tl.constexpr = PART // 32 if PART > 32 else _ONE
     lanes = tl.arange(0, PART)
     at = start + lanes
     ids = tl.load(list_ptr + at, mask=at < tl.where(kind == 1, length, 0), other=at)
@@ -145,7 +145,7 @@ def mark(list_ptr, state_ptr, size, TILE: tl.constexpr):
 def list_marked(list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Lists the tokens that are marked again, if they are."""
     PART: tl.constexpr = TILE // 4
-    WORDS: tl.constexpr = PART // 32 if PART > 32 else 1
+    WORDS: tl.constexpr = PART // 32 if PART > 32 else _ONE
     lanes, listed, is_marked = tl.arange(0, PART), tl.full((), 0, tl.int32), word(state_ptr, IS_LISTED) == MARKED
     for start in range(0, tl.where(is_marked, size, 0), TILE):
         for part in range(0, TILE, PART):

@@ -156,8 +156,8 @@ def add_buckets(list_ptr, state_ptr, TILE: tl.constexpr):
         buckets, end = tl.sum(fits.to(tl.int32), 0), tl.max(tl.where(fits & (ends > first), ends, first), 0)
         number = (end - first).to(tl.int32)  # pyright: ignore[reportOperatorIssue, reportAttributeAccessIssue]
         if buckets == 0:
-            number = without_copies(list_ptr, state_ptr, (tl.min(ends, 0) - first).to(tl.int32), TILE)
-            end, buckets = tl.min(ends, 0).to(tl.int64), buckets + 1  # pyright: ignore[reportOperatorIssue]
+            end, buckets = tl.min(ends.to(tl.int64), 0), buckets + 1  # pyright: ignore[reportOperatorIssue]
+            number = without_copies(list_ptr, state_ptr, (end - first).to(tl.int32), TILE)
         if (number > 0) & (number <= PART):
             add_tile(list_ptr, state_ptr, number, PART)
         tl.debug_barrier()
