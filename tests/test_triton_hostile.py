@@ -269,8 +269,6 @@ SET_MISTAKES = {
     "the head holds the cut wherever it is": (
         "word(state_ptr, CUT_WEIGHT) > word(state_ptr, HEAD_LEAST)", "word(state_ptr, CUT_WEIGHT) >= 0",
     ),
-    "the head is listed still where others are dealt out": ("end > size - room_of(size), NEVER", "end < 0, NEVER"),
-    "windows behind the first have no head": ("tl.where(head > 0, headed, before)", "headed"),
     "what the sample has twice lies before it": ("(before == low), (at - 1)", "(before == low), (at - 2)"),
     "a quarter of a gap begins in the one before": ("* EACH + 2 * is_far", "* EACH - 2 * is_far"),
     "a list that takes more than half of its plane leaves half": ("(number > size // 2)", "(number > size)"),
