@@ -269,10 +269,6 @@ SET_MISTAKES = {
     "the head holds the cut wherever it is": (
         "word(state_ptr, CUT_WEIGHT) > word(state_ptr, HEAD_LEAST)", "word(state_ptr, CUT_WEIGHT) >= 0",
     ),
-    "what the sample has twice lies before it": ("(before == low), (at - 1)", "(before == low), (at - 2)"),
-    "a quarter of a gap begins in the one before": ("* EACH + 2 * is_far", "* EACH - 2 * is_far"),
-    "a list that takes more than half of its plane leaves half": ("(number > size // 2)", "(number > size)"),
-    "the bit of the next token marks one": ("<< (ids & 31)", "<< ((ids + 1) & 31)"),
     "the last key of the head goes": ("(key_of(x) >= word(", "(key_of(x) > word("),
     "buckets behind the head are taken for dealt out": ("mask=at < until, other", "mask=at < TILE, other"),
     "what is in order is put in order again": ("tl.where(fits & (ends > first), ends", "tl.where(fits, ends"),
