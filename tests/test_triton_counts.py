@@ -23,7 +23,7 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SPILLED = {"general": 180, "resolve LEVELED": 140}
+SPILLED = {"general": 24, "resolve LEVELED": 140}
 """Bytes that a kernel, or a function of it, may keep outside of registers: one that runs any step holds much that few
 of its loops need, as do rows with a typical, whose lists are narrowed by levels."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
@@ -49,7 +49,7 @@ OF_OTHERS = {
 """What is read of other shapes by requests for which a row may be bounded again, or is weighed first."""
 OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 4.6}
 """What is read where more clusters lie apart than the sample has knots for."""
-AS_SETS_READ = {"tail-free": 5.5}
+AS_SETS_READ = {"tail-free": 5.42, "tail-free behind top-p": 12.0}
 """What is read of rows that are drawn as sets."""
 FALLING = {"peaked, tail-free": 2.3, "medium, tail-free": 2.6}
 """The same of rows whose first tokens tell where they are cut."""
@@ -169,14 +169,15 @@ def test_shapes_that_the_kernels_were_not_written_for_are_read_no_oftener(rows: 
 
 @pytest.mark.slow
 def test_rows_that_are_drawn_as_sets_are_read_a_few_times_by_two_launches() -> None:
-    for name, counts in counted("counted sets", 1, 7):
+    for name, counts in counted("counted sets", 1, 16):
         _, params = name.split(", ", 1)
         # The first pass is one. What looks for the first tokens counts keys, once or twice, and lists a few. Tail-free
         # counts what is in its buckets, deals the row out to them, sorts them, and lists what stays; or it lists the
         # first tokens while it counts, and reads no others from then on.
         assert counts["reads"] <= FALLING.get(name, AS_SETS_READ[params]), name
         assert counts["launches"] == 2, name
-        assert counts["scratch"] <= (1.18 if params == "tail-free" else 1.02), name
+        # Behind another filter a bit tells of each token whether it is in the set.
+        assert counts["scratch"] <= (1.06 if params == "tail-free" else 1.09), name
 
 
 @pytest.mark.slow

@@ -269,25 +269,30 @@ BEHIND_MISTAKES = {
     ),
 }
 """Mistakes that jobs of `BEHIND_JOBS` see."""
-SET_JOBS = (2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113, 6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009, 9500)
+SET_JOBS = (
+    *(2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113),
+    *(6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009, 9500, 9501),
+)
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, those from 9000 on have a tail-free step, of 9500 often one that the first tokens of a row
 tell where it cuts."""
 SET_MISTAKES = {
     "tail-free takes its share of what weighs something": (
-        "limit = floor_of_share(e, s, total)", "limit = floor_of_share(e, s, curved)",
+        "limit = share_of(step_ptr, total)", "limit = share_of(step_ptr, word(state_ptr, CURVED))",
     ),
     "tail-free ends where the share is reached": ("(after > limit)", "(after >= limit)"),
-    "what stands behind the head bends nothing": ("curved + tl.maximum(rest, 0)))", "curved))"),
-    "the head holds the cut wherever it is": ("if weight > word(state_ptr, HEAD_LEAST):", "if weight >= 0:"),
-    "the last key of the head goes": ("(key_of(x) >= least_key)", "(key_of(x) > least_key)"),
+    "what stands behind the head bends nothing": ("total + rest))", "total))"),
+    "the head holds the cut wherever it is": (
+        "word(state_ptr, CUT_WEIGHT) > word(state_ptr, HEAD_LEAST)", "word(state_ptr, CUT_WEIGHT) >= 0",
+    ),
+    "the last key of the head goes": ("(key_of(x) >= word(", "(key_of(x) > word("),
     "buckets behind the head are taken for dealt out": ("mask=at < until, other", "mask=at < TILE, other"),
     "what is in order is put in order again": ("tl.where(fits & (ends > first), ends", "tl.where(fits, ends"),
-    "the last of those that weigh the same stays": ("        last_id -= 1\n", ""),
+    "the last of those that weigh the same stays": ("(found & NO_ID) - 1)", "found & NO_ID)"),
     "a tile forgets what is before it": ("tl.where(lanes > 0, last, next_to_last))", "one)"),
     "no weight stands twice": ("tl.cumsum(is_copy, 0) <= 2", "tl.cumsum(is_copy, 0) <= 1"),
     "what is dealt out anew begins behind its first": (
-        "word(state_ptr, WINDOW_LOW).to(tl.int32)", "word(state_ptr, WINDOW_LOW).to(tl.int32) + 1",
+        "put(state_ptr, LARGE_LOW, first)", "put(state_ptr, LARGE_LOW, first + 1)",
     ),
     "top-h counts the mass as one token's": ("tl.maximum(tl.sum(w, 0), 1)", "tl.maximum(tl.max(w, 0), 1)"),
     "tokens nearer than the listed ones weigh nothing": ("before + word(state_ptr, UNLISTED), ", "before, "),

@@ -266,7 +266,10 @@ THRESHOLDS = {
     "sigma, top-p and epsilon": SamplingParams(top_n_sigma=2.0, top_p=0.9, epsilon_cutoff=1e-6),
 }
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
-AS_SETS = {"tail-free": SamplingParams(tfs=0.95)}
+AS_SETS = {
+    "tail-free": SamplingParams(tfs=0.95),
+    "tail-free behind top-p": SamplingParams(top_p=0.9, tfs=0.95),
+}
 """Requests that are drawn as sets, in a thread block each."""
 OF_OTHER_SHAPES = {
     **{name: COUNTED_PARAMS[name] for name in [*COUNTED_PARAMS][3:7]},
@@ -555,7 +558,7 @@ def main() -> None:
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
             "counted levels": lambda: [counts(rows, typical_rows.LEVELS)],
-            "counted sets": lambda: [counts(rows, AS_SETS, [*SHAPES][:4] + [*SHAPES][6:9])],
+            "counted sets": lambda: [counts(rows, AS_SETS, [*SHAPES][:4] + [*SHAPES][6:9] + ["five plateaus"])],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],

@@ -54,8 +54,8 @@ steps."""
 FEW = 4096
 """Tokens that are listed and summed sooner than a whole row is."""
 ORDERS, APART = 2, 4
-"""What is added to the planes that rows need where some of them have a tail-free step: room for its counters, and a
-plane where other steps may list tokens before it."""
+"""What is added to the planes that rows need where some of them have a tail-free step: room for its counters, and bits
+of tokens where other steps may list them before it."""
 REWRITES = 8
 """What is added to the planes that rows need where some of them smooth their logits, which are then changed."""
 DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
@@ -149,8 +149,8 @@ def planes_of(ops: NDArray[np.int64]) -> int:
     """How many numbers for each token rows of `ops` [B, S] need that are drawn as a set: 0 where there are none.
 
     One for its list, and one more with XTC, for what can be drawn without it. Bits of what is above one: 1 is that of
-    XTC, `ORDERS` of rows that need room to put tokens in order, `APART` of one more where others are listed by then,
-    and `REWRITES`.
+    XTC, `ORDERS` of rows that need room to put tokens in order, `APART` of those where others are listed by then, and
+    `REWRITES`.
     """
     if not len(ops):
         return 0

@@ -19,7 +19,7 @@ leaves where that has weights of its own (`triton_shards`).
 A row with any other list of filters (a typical of a cut row, tail-free, Mirostat, XTC before others, several
 temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`,
 reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`,
-`curvature`, `heads`).
+`curvature`, `buckets`, `heads`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is
 after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;
@@ -29,11 +29,10 @@ around products keep the bits right even without it. SPEC.md rules S-N3, S-W, S-
 
 from tirage.backends.torch.kernels.advance import append
 from tirage.backends.torch.kernels.bounds import bound
-from tirage.backends.torch.kernels.curvature import ROOM
+from tirage.backends.torch.kernels.buckets import room
 from tirage.backends.torch.kernels.edits import edit
 from tirage.backends.torch.kernels.ends import measure, measure_slots
 from tirage.backends.torch.kernels.general import CHANCES, STATES, general
-from tirage.backends.torch.kernels.heads import PART_OF_SET
 from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW
 from tirage.backends.torch.kernels.passes import split, weigh
 from tirage.backends.torch.kernels.resolve import resolve
@@ -52,9 +51,7 @@ __all__ = [
     "FEW",
     "FILTERS",
     "HEADER",
-    "PART_OF_SET",
     "PLANES",
-    "ROOM",
     "ROW",
     "STATES",
     "WORDS",
@@ -68,6 +65,7 @@ __all__ = [
     "measure_shard",
     "measure_slots",
     "resolve",
+    "room",
     "settle_shards",
     "split",
     "split_first",

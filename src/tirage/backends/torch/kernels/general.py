@@ -47,7 +47,6 @@ from tirage.backends.torch.kernels.sets import (
     NEAREST,
     NEVER,
     NUMBER,
-    ORDER_AT,
     PLACES,
     RESUMED,
     SCALE,
@@ -230,7 +229,6 @@ def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes):
     put(state_ptr, ALL_LOW, low)
     put(state_ptr, ALL_NUMBER, number)
     put(state_ptr, RESUMED, none - 1)
-    put(state_ptr, ORDER_AT, (planes - 1) * size)
     put(state_ptr, FEW_AT, planes * size)
     put(state_ptr, TURN, none)
     put(state_ptr, TURNS, tl.where(share >= 0, 2, 1))

@@ -69,7 +69,6 @@ from tirage.backends.torch.kernels.sets import (
     NEVER,
     NUMBER,
     OP,
-    ORDER_AT,
     REACHING,
     READS,
     REMOVED,
@@ -197,10 +196,7 @@ def run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
         count_set(x_ptr, state_ptr, size, TILE)
     take_step(state_ptr, meta_ptr)
     if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS):
-        # Until something is listed, the room of the list is free.
-        order_ptr = list_ptr + tl.where(word(state_ptr, IS_LISTED) != 0, word(state_ptr, ORDER_AT), 0)
-        buckets_ptr, step_ptr = list_ptr + word(state_ptr, FEW_AT) + _FEW, step_of(state_ptr, meta_ptr)
-        cut_tail(x_ptr, list_ptr, order_ptr, buckets_ptr, state_ptr, step_ptr, size, TILE)
+        cut_tail(x_ptr, list_ptr, state_ptr, step_of(state_ptr, meta_ptr), size, TILE)
     cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
 
 
