@@ -265,7 +265,11 @@ THRESHOLDS = {
     "sigma, top-p and epsilon": SamplingParams(top_n_sigma=2.0, top_p=0.9, epsilon_cutoff=1e-6),
 }
 """Requests whose thresholds follow from the mass of a set, or from sums over it."""
-AS_SETS = {"tail-free": SamplingParams(tfs=0.95)}
+AS_SETS = {
+    "tail-free": SamplingParams(tfs=0.95),
+    "top-p and typical": SamplingParams(semantics="hf", top_p=0.9, typical_p=0.9),
+    "smoothing, top-p and min-p": SamplingParams(smoothing_factor=0.3, top_p=0.9, min_p=0.02),
+}
 """Requests that are drawn as sets, in a thread block each."""
 OF_OTHER_SHAPES = {
     **{name: COUNTED_PARAMS[name] for name in ("top-p", "half", "top-k, top-p and min-p", "temperature last")},
