@@ -304,17 +304,6 @@ SET_MISTAKES = {
     "steps before an XTC are taken again": (
         "(word(state_ptr, RESUMED) <= word(state_ptr, STEP))", "(word(state_ptr, STEP) >= 0)",
     ),
-    "what a range ends with is not in it": (
-        "return is_in(key, ids, last, last_id) &", "return is_in(key, ids, last, last_id - 1) &",
-    ),
-    "listed tokens that stay are in no segment": (
-        "masses + tl.cumsum(parts, 0) - parts)", "masses + 0 * parts)",
-    ),
-    "lanes weigh as little as they can": ("is_there & (most < goal)", "is_there & (least < goal)"),
-    "a hole of a typical is filled": ("put(state_ptr, IS_PARTED, number)", "put(state_ptr, IS_PARTED, number * 0)"),
-    "what is before the lanes' places is not weighed": (
-        "(is_weighed & (word(state_ptr, STAGES) > 1)) == 0)", "kind >= 0)",
-    ),
 }  # fmt: skip
 """Mistakes that jobs of `SET_JOBS` see."""
 
