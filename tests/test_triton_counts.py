@@ -49,8 +49,24 @@ OF_OTHERS = {
 """What is read of other shapes by requests for which a row may be bounded again, or is weighed first."""
 OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 4.6}
 """What is read where more clusters lie apart than the sample has knots for."""
-AS_SETS_READ = {"tail-free": 5.42, "tail-free behind top-p": 12.0}
+AS_SETS_READ = {
+    "tail-free": 5.42,
+    "tail-free behind top-p": 12.0,
+    "top-p and typical": 3.6,
+    "smoothing, top-p and min-p": 3.4,
+}
 """What is read of rows that are drawn as sets."""
+OF_TIES = {
+    "constant, top-p and typical": 5.4,
+    "two plateaus, top-p and typical": 7.5,
+    "rough plateaus, top-p and typical": 4.6,
+    "ramp, top-p and typical": 5.7,
+    "constant, smoothing, top-p and min-p": 5.4,
+    "two plateaus, smoothing, top-p and min-p": 7.5,
+    "rough plateaus, smoothing, top-p and min-p": 5.5,
+    "ramp, smoothing, top-p and min-p": 5.2,
+}
+"""The same where many tokens tie, or are in a lane, or where the first ones are listed, an eighth of the vocabulary."""
 FALLING = {"peaked, tail-free": 2.3, "medium, tail-free": 2.6}
 """The same of rows whose first tokens tell where they are cut."""
 
@@ -169,15 +185,16 @@ def test_shapes_that_the_kernels_were_not_written_for_are_read_no_oftener(rows: 
 
 @pytest.mark.slow
 def test_rows_that_are_drawn_as_sets_are_read_a_few_times_by_two_launches() -> None:
-    for name, counts in counted("counted sets", 1, 16):
+    for name, counts in counted("counted sets", 1, 32):
         _, params = name.split(", ", 1)
         # The first pass is one. What looks for the first tokens counts keys, once or twice, and lists a few. Tail-free
         # counts what is in its buckets, deals the row out to them, sorts them, and lists what stays; or it lists the
-        # first tokens while it counts, and reads no others from then on.
-        assert counts["reads"] <= FALLING.get(name, AS_SETS_READ[params]), name
+        # first tokens while it counts, and reads no others from then on. A top-p lists what is about its cut while it
+        # sums the row, and so does a typical behind it; the histogram tells of both where that is.
+        assert counts["reads"] <= (FALLING | OF_TIES).get(name, AS_SETS_READ[params]), name
         assert counts["launches"] == 2, name
         # Behind another filter a bit tells of each token whether it is in the set.
-        assert counts["scratch"] <= (1.06 if params == "tail-free" else 1.09), name
+        assert counts["scratch"] <= {"tail-free": 1.06, "tail-free behind top-p": 1.1}.get(params, 1.04), name
 
 
 @pytest.mark.slow

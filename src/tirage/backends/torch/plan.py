@@ -58,6 +58,8 @@ ORDERS, APART = 2, 4
 of tokens where other steps may list them before it."""
 REWRITES = 8
 """What is added to the planes that rows need where some of them smooth their logits, which are then changed."""
+COUNTS = 16
+"""What is added to the planes that rows need where the histogram of some of them tells where they are cut."""
 DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
 """The temperatures that follow from a set."""
 _CLEARING = (TOP_P, MIN_P, MIN_P_LOGIT, EPSILON, TOP_A, ETA, P_LESS)
@@ -149,15 +151,21 @@ def planes_of(ops: NDArray[np.int64]) -> int:
     """How many numbers for each token rows of `ops` [B, S] need that are drawn as a set: 0 where there are none.
 
     One for its list, and one more with XTC, for what can be drawn without it. Bits of what is above one: 1 is that of
-    XTC, `ORDERS` of rows that need room to put tokens in order, `APART` of those where others are listed by then, and
-    `REWRITES`.
+    XTC, `ORDERS` of rows that need room to put tokens in order, `APART` of those where others are listed by then,
+    `REWRITES` and `COUNTS`.
     """
     if not len(ops):
         return 0
     is_cut = (ops >= FIRST_FILTER) & ~np.isin(ops, (TEMPERATURE, *DYNAMIC))
     is_apart = (ops == TFS) & (np.cumsum(is_cut, axis=1) > 1)
     planes = 1 + bool(np.isin(ops, _COINS).any()) + ORDERS * bool((ops == TFS).any()) + APART * bool(is_apart.any())
-    return planes + REWRITES * bool((ops == SMOOTH).any())
+    counts = is_cut & ~np.isin(ops, (TFS, MIROSTAT_V2, ADAPTIVE_P))
+    return planes + REWRITES * bool((ops == SMOOTH).any()) + COUNTS * bool(counts.any())
+
+
+def rewrites(planes: int) -> bool:
+    """Whether rows that need these planes smooth their logits."""
+    return planes > 0 and bool(planes - 1 & REWRITES)
 
 
 def joined_planes(one: int, other: int) -> int:

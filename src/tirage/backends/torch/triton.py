@@ -18,7 +18,7 @@ from torch import Tensor
 from tirage.backends.groups import Ids, ranges, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.plan import APART, HEADER, ORDERS, REWRITES, SETS, SUMS, DrawPlan, smooths_last
+from tirage.backends.torch.plan import APART, COUNTS, HEADER, ORDERS, SETS, SUMS, DrawPlan, rewrites, smooths_last
 from tirage.backends.torch.rule import integers
 from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
@@ -98,12 +98,12 @@ def launch(
     of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
     """
     needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
-    x = x.clone() if planes & REWRITES else x
+    x = x.clone() if rewrites(planes) else x
     bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
     work = Workspace.of(x, bins, columns=meta.shape[1], **needs, block=block, tile=tile)
     _MEASURE[work.rows, triton.cdiv(work.blocks, RUN)](
         *(x, bad.view(torch.uint8), meta, *work.settled, work.plane, work.columns, work.size, work.blocks),
-        *(RUN, int(filters)),
+        *(RUN, work.counts),
         BLOCK=block,
         PADDED=work.padded,
         **FIRST,
@@ -134,6 +134,7 @@ class Workspace:
     filters: bool
     sums: bool
     planes: int
+    counts: int
     buckets: int
     ends: Tensor
     row: Tensor
@@ -170,6 +171,7 @@ class Workspace:
             draws=draws,
             filters=filters,
             sums=sums,
+            counts=int(filters) + 2 * (planes > 0 and bool(planes - 1 & COUNTS)),
             planes=1 + (planes - 1 & 1) if planes else 0,
             buckets=kernels.room(tile, size, marks=bool(planes - 1 & APART)) if planes and planes - 1 & ORDERS else 0,
             ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
@@ -289,8 +291,8 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
     found, sizes = (token, logprob, support), {"BLOCK": block, "PADDED": padded, "TILE": work.tile}
     if work.planes:
         _GENERAL[b,](
-            *(*passed, *work.as_sets(device), *beside.tables(meta, work.length), *found, *shape, steps, work.planes),
-            *(work.buckets, beside.tells, beside.spares, beside.keeps),
+            *(*passed, work.bins, *work.as_sets(device), *beside.tables(meta, work.length), *found, *shape, steps),
+            *(work.planes, work.buckets, beside.tells, beside.spares, beside.keeps),
             LONG=2 * work.tile,
             **sizes,
             **WIDE,

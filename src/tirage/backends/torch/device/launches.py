@@ -76,7 +76,7 @@ def draw(
     else:
         _MEASURE_SLOTS[work.rows, triton.cdiv(work.blocks, RUN)](
             *(x, slots, *_held(tables, work.rows), *found, room, work.plane, columns, work.size, work.blocks),
-            *(RUN, int(filters)),
+            *(RUN, work.counts),
             BLOCK=block,
             PADDED=work.padded,
             **STATUSES,
@@ -127,7 +127,7 @@ def _edited(
         *(tables["words"] if words is None else words, slots, y, candidates, *found),
         *_held(tables, work.rows),
         *(_octets(tables[name]) for name in _EDITED),
-        *(room, work.plane, work.columns, int(work.filters), int(words is not None)),
+        *(room, work.plane, work.columns, work.counts, int(words is not None)),
         *(int(tables[name].shape[1] > 0) for name in ("words", "early")),
         *(tables[name].shape[1] for name in ("edits", "bias_ids", "count_ids", "ring", "ngram", "powers")),
         *(*tables["phrases"].shape[1:], work.size, work.blocks),

@@ -19,7 +19,7 @@ from tirage.backends.torch.device import counts, edits
 from tirage.backends.torch.device.carry import follow
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.plan import REWRITES, SEED, SUMS
+from tirage.backends.torch.plan import SEED, SUMS, rewrites
 from tirage.backends.torch.told import tell_sets
 from tirage.draw import Status
 
@@ -262,7 +262,7 @@ def by_tensors(
     if rows["view_scale"].numel():
         is_told = rows["view_scale"][:, 0].isnan() & (status == int(Status.ok))
         tell_sets(sets, kept, y, rows["meta"], np.flatnonzero(is_told.numpy()), spared)
-    if planes & REWRITES:
+    if rewrites(planes):
         y = edits.smoothed(y, rows["meta"])
     states = torch.from_numpy(chances)
     if carries:

@@ -38,6 +38,7 @@ from tirage.backends.torch.plan import (
     DrawPlan,
     joined_planes,
     metadata_of,
+    rewrites,
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
@@ -112,7 +113,7 @@ class RowsLayout:
     def changes(self) -> bool:
         """Whether some row's logits may be masked or edited."""
         changed = self.edits or self.masks or self.early or self.past.ngrams or self.past.phrases
-        return bool(changed or self.planes & REWRITES)
+        return bool(changed or rewrites(self.planes))
 
     def joined(self, form: RowForm, *, counted: int, length: int, room: int | None) -> RowsLayout:
         """The least layout, in powers of two, that also holds a request with `length` tokens so far, of which
@@ -225,7 +226,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     plan = DrawPlan.of(rows)
     if any(op == SMOOTH for _, op, _ in changes):
         meta = np.delete(plan.meta, np.s_[HEADER : HEADER + STEP_WIDTH], axis=1)
-        plan, smooth = replace(plan, meta=meta, planes=plan.planes & ~REWRITES), []
+        plan, smooth = replace(plan, meta=meta, planes=plan.planes and 1 + (plan.planes - 1 & ~REWRITES)), []
     carry = CarryForm.of(still, [*smooth, *filters])
     found = _found(still, fixed, edits, filters, plan, past)
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)

@@ -18,8 +18,10 @@ greedy ones once. Of a batch whose rows lie on the device, `edit` takes the plac
 leaves where that has weights of its own (`triton_shards`).
 A row with any other list of filters (a typical of a cut row, tail-free, Mirostat, XTC before others, several
 temperatures), or with smoothing, is one set in one thread block: `general`, which then takes the place of `resolve`,
-reads it a few times and keeps which tokens are in it as a list (`sets`, `steps`, `searches`, `ordered`,
-`curvature`, `buckets`, `heads`).
+reads it a few times and keeps which tokens are in it as a list, or as a range in the order of rank (`sets`, `steps`,
+`reads`, `searches`, `places`, `ranges`, `ordered`, `curvature`, `buckets`, `heads`). Its histogram tells between which
+tokens a search looks (`brackets`), and one reading lists these and weighs what is sure to stay (`listing`); a smoothing
+counts the histogram anew (`smoothing`).
 Where all rows are such, two launches draw. Where rows carry a state from token to token, it also notes what that is
 after the token (`carry`), which `append` takes over.
 Every sum and comparison that a result hangs on is on integers, so no order of the atomic additions can change it;

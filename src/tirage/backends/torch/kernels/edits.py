@@ -24,6 +24,7 @@ from tirage.backends.torch.device.row_form import (
 from tirage.backends.torch.kernels.ends import (
     add_counts,
     count_block,
+    is_counted,
     is_last,
     sample_of,
     settle_slot,
@@ -106,7 +107,7 @@ def edit(
     """Logits of one part of one row after its masks and edits, what `measure` finds of it; the last part settles it."""
     row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
     own_ptr = slots_meta_ptr + slot * columns
-    if (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0):
+    if is_counted(counted, tl.load(own_ptr + IS_GREEDY)):
         sample = sample_of(x_ptr + row * size, size, IS_BFLOAT)
         store_knots(row_ptr + row * WIDTH, scaled(sample, edits_ptr + slot * places * 4, places))
     mask_part(
@@ -129,10 +130,10 @@ def edit(
         )
         tl.debug_barrier()
         own_ptr = slots_meta_ptr + tl.load(slots_ptr + tl.program_id(0)) * columns
-        c, is_counted = constant(own_ptr, FIRST_C), (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+        c, counts_row = constant(own_ptr, FIRST_C), is_counted(counted, tl.load(own_ptr + IS_GREEDY))
         measure_part(
             y_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, part * PART,
-            spoiled, c, is_counted, plane, size, PART, BLOCK,
+            spoiled, c, counts_row, plane, size, PART, BLOCK,
         )
         if turn < 0:
             # Behind its own part the last block goes on with all of them, or with none; the others skip what follows.
@@ -146,10 +147,10 @@ def edit(
             turn += 1
     if turn == parts:
         own_ptr = slots_meta_ptr + tl.load(slots_ptr + tl.program_id(0)) * columns
-        c, is_counted = constant(own_ptr, FIRST_C), (counted != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+        c, counts_row = constant(own_ptr, FIRST_C), is_counted(counted, tl.load(own_ptr + IS_GREEDY))
         settle_slot(
             slots_ptr, used_ptr, tokens_ptr, slots_meta_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr,
-            bins_ptr, sums_ptr, length_ptr, row, c, is_counted, room, plane, columns, size, blocks, PADDED, FULL,
+            bins_ptr, sums_ptr, length_ptr, row, c, counts_row, room, plane, columns, size, blocks, PADDED, FULL,
             EMPTY,
         )
 

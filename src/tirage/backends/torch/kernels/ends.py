@@ -32,7 +32,9 @@ from tirage.backends.torch.kernels.layout import (
     constant,
 )
 from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, key_of, logits_at, power_of, value_of
+from tirage.backends.torch.plan import AS_SET, GREEDILY
 
+_AS_SET, _GREEDILY = tl.constexpr(AS_SET), tl.constexpr(GREEDILY)
 _UNIT, _NOT_BFLOAT = tl.constexpr(1 << 40), tl.constexpr(False)
 _HIGHEST, _LOWEST = (tl.constexpr(octaves * 2.0**23) for octaves in (-60, 100))
 """Exponents of what is far above the sample, and far below."""
@@ -59,6 +61,12 @@ def is_last(arrived_ptr, programs):
 
 
 @triton.jit
+def is_counted(counts, kind):
+    """Whether the histogram of a row is counted: `counts` has a bit for rows that passes draw, and one for sets."""
+    return ((counts >> tl.where(kind == _AS_SET, 1, 0)) & tl.where(kind == _GREEDILY, 0, 1)) != 0
+
+
+@triton.jit
 def sample_of(x_ptr, size, IS_BFLOAT: tl.constexpr):
     """float32 [SAMPLED]: logits of a row at even distances, -inf where it has fewer."""
     ids = tl.arange(0, SAMPLED) * tl.maximum(size // SAMPLED, 1)
@@ -74,7 +82,7 @@ def measure(
     """The ends, masses and histogram of `run` blocks of one row; the last program settles the row."""
     row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * run
     meta_ptr += row * columns
-    c, counts = constant(meta_ptr, FIRST_C), (counts != 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
+    c, counts = constant(meta_ptr, FIRST_C), is_counted(counts, tl.load(meta_ptr + IS_GREEDY))
     if counts:
         store_knots(row_ptr + row * WIDTH, sample_of(x_ptr + row * size, size, _NOT_BFLOAT))
     measure_run(
@@ -98,7 +106,7 @@ def measure_slots(
     """The same for rows whose tables lie at slots."""
     row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * run
     own_ptr = slots_meta_ptr + tl.load(slots_ptr + row) * columns
-    c, counts = constant(own_ptr, FIRST_C), (counts != 0) & (tl.load(own_ptr + IS_GREEDY) == 0)
+    c, counts = constant(own_ptr, FIRST_C), is_counted(counts, tl.load(own_ptr + IS_GREEDY))
     if counts:
         store_knots(row_ptr + row * WIDTH, sample_of(x_ptr + row * size, size, _NOT_BFLOAT))
     measure_run(

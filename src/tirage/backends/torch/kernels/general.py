@@ -9,28 +9,34 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.brackets import keep_lanes
 from tirage.backends.torch.kernels.carry import CARRIED, follow
 from tirage.backends.torch.kernels.entropy import is_temperature
 from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
-from tirage.backends.torch.kernels.layout import HIGH, IS_GREEDY, LOW, PROGRAM, SUMMANDS, VARYING, WIDTH, constant
+from tirage.backends.torch.kernels.layout import (
+    IS_GREEDY,
+    LANES,
+    PROGRAM,
+    SUMMANDS,
+    VARYING,
+    WIDTH,
+)
 from tirage.backends.torch.kernels.level_ranges import has_levels
+from tirage.backends.torch.kernels.reads import base_of, is_joint
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
-    POS_INF,
-    cleaned,
     key_of,
     ln_of,
     log2_fixed,
     logprob_of,
-    smoothed,
-    value_of,
     weight_of,
 )
 from tirage.backends.torch.kernels.sets import (
     ALL_LOW,
     ALL_NUMBER,
     ALL_TOP,
+    ARE_SUMMED,
     BEFORE_XTC,
     CUTS_AFTER,
     FEW,
@@ -55,6 +61,7 @@ from tirage.backends.torch.kernels.sets import (
     SHARE,
     SPARED,
     SPARES,
+    STAYS_WHOLE,
     STEP,
     SUPPORT,
     TARGET,
@@ -70,17 +77,19 @@ from tirage.backends.torch.kernels.sets import (
     bits_in,
     count_on,
     enter,
+    is_within,
     length_of,
+    members_at,
     put,
     save,
     scales_of,
     segments_of,
     shift_of,
-    tokens_at,
     weights_at,
     word,
 )
-from tirage.backends.torch.kernels.steps import base_of, is_joint, run_step
+from tirage.backends.torch.kernels.smoothing import smooth
+from tirage.backends.torch.kernels.steps import run_step
 from tirage.backends.torch.kernels.thresholds import is_xtc
 from tirage.backends.torch.kernels.told import is_told, tell_set
 from tirage.backends.torch.plan import AS_SET, BY_PASSES
@@ -88,9 +97,11 @@ from tirage.exact import numbers
 from tirage.exact.numbers import LOG2E_23
 from tirage.operators import END, FIRST_FILTER
 from tirage.operators.adaptive_p import ADAPTIVE_P, INVERSE_WIDTH
-from tirage.operators.smoothing import SMOOTH
+from tirage.operators.tfs import TFS
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
 
-_AS_SET, _BY_PASSES, _SMOOTH = tl.constexpr(AS_SET), tl.constexpr(BY_PASSES), tl.constexpr(int(SMOOTH))
+_AS_SET, _BY_PASSES = tl.constexpr(AS_SET), tl.constexpr(BY_PASSES)
+_TFS, _SIGMA = tl.constexpr(int(TFS)), tl.constexpr(int(TOP_N_SIGMA))
 _FEW, _LEVELED = tl.constexpr(FEW), tl.constexpr(False)
 _END, _FIRST_FILTER, _ADAPTIVE_P = tl.constexpr(END), tl.constexpr(FIRST_FILTER), tl.constexpr(int(ADAPTIVE_P))
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
@@ -105,8 +116,9 @@ _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 # fmt: off
 @triton.jit(do_not_specialize=(*VARYING, "planes", "buckets", "tells", "spares", "keeps"))
 def general(
-    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, planes_ptr,
-    state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, scale_ptr, kept_ptr, token_ptr, logprob_ptr, support_ptr,
+    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr,
+    planes_ptr, state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, scale_ptr, kept_ptr, token_ptr, logprob_ptr,
+    support_ptr,
     columns, size, blocks, steps, planes, buckets, tells, spares, keeps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
@@ -126,8 +138,8 @@ def general(
         spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
         spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
         draw_set(
-            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW,
-            meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, planes, LONG,
+            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, bins_ptr + row * LANES,
+            sums_ptr + row * SUMMANDS, meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, planes, LONG,
         )
         lp = logprob_of_row(own_ptr, state_ptr + row * WORDS_OF_ROW, size)
         tl.store(token_ptr + row, word(state_ptr + row * WORDS_OF_ROW, TOKEN))
@@ -194,14 +206,17 @@ def chance_of(state_ptr, meta_ptr):
 
 
 @triton.jit
-def draw_set(x_ptr, list_ptr, state_ptr, meta_ptr, row_ptr, size, steps, planes, TILE: tl.constexpr):
+def draw_set(
+    x_ptr, list_ptr, state_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, planes, TILE: tl.constexpr
+):
     """Writes token and support of one row; the second plane marks what the row without XTC can draw.
 
     What its loops go on by is in the row's words. All that reads tokens is in functions of their own, for which the
     registers are free: none of these holds more than where the row lies from one call to the next.
     """
-    high, low, number = smooth(x_ptr, meta_ptr, row_ptr, size, steps, TILE)
+    high, low, number = smooth(x_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, TILE)
     begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes)
+    keep_lanes(bins_ptr, sums_ptr, state_ptr, row_ptr, meta_ptr, high)
     while word(state_ptr, TURN) < word(state_ptr, TURNS):
         begin_turn(state_ptr, meta_ptr, size, steps)
         while word(state_ptr, STEP) < steps:
@@ -230,9 +245,20 @@ def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes):
     put(state_ptr, ALL_NUMBER, number)
     put(state_ptr, RESUMED, none - 1)
     put(state_ptr, FEW_AT, planes * size)
+    put(state_ptr, STAYS_WHOLE, needs_list(meta_ptr, steps))
     put(state_ptr, TURN, none)
     put(state_ptr, TURNS, tl.where(share >= 0, 2, 1))
     tl.debug_barrier()
+
+
+@triton.jit
+def needs_list(meta_ptr, steps):
+    """Whether a step of a row takes a set for the row unless it is listed, or its least key for that of a token."""
+    found = tl.full((), 0, tl.int32)
+    for s in range(steps):
+        op = tl.load(meta_ptr + PROGRAM + s * 6)
+        found += ((op == _TFS) | (op == _SIGMA)).to(tl.int32)
+    return found
 
 
 @triton.jit(noinline=True)
@@ -244,6 +270,7 @@ def begin_turn(state_ptr, meta_ptr, size, steps):
     else:
         enter(state_ptr, size)
     put(state_ptr, JOINT, is_joint(meta_ptr, steps))
+    put(state_ptr, ARE_SUMMED, steps * 0)
     put(state_ptr, IS_SAME, steps * 0)
     put(state_ptr, STEP, steps * 0)
     tl.debug_barrier()
@@ -275,34 +302,6 @@ def is_weighed(state_ptr):
         found += 1
     tl.debug_barrier()
     return found
-
-
-@triton.jit(noinline=True)
-def smooth(x_ptr, meta_ptr, row_ptr, size, steps, TILE: tl.constexpr):
-    """Changes the logits of a row that has a smoothing, by their distances from the largest one (SPEC.md S-N8).
-
-    Gives the largest and the least key of a row, and how many of its tokens are above -inf: -1 where it has none.
-    """
-    PART: tl.constexpr = TILE // 4
-    lanes = tl.arange(0, PART)
-    top_key, low_key, count = tl.load(row_ptr + HIGH), tl.load(row_ptr + LOW), tl.full((), -1, tl.int32)
-    for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
-        if tl.load(step_ptr) == _SMOOTH:
-            square, cube, top = constant(step_ptr, 1), constant(step_ptr, 2), cleaned(value_of(top_key))
-            number, high, low = lanes * 0, lanes * 0 + NEG_INF, lanes * 0 + POS_INF
-            for start in range(0, size, TILE):
-                for part in range(0, TILE, PART):
-                    at = start + part + lanes
-                    x = tl.load(x_ptr + at, mask=at < size, other=float("-inf"))
-                    there, new = key_of(x) > NEG_INF, smoothed(x, top, square, cube)
-                    tl.store(x_ptr + at, tl.where(there, new, x), mask=at < size)
-                    number += there.to(tl.int32)
-                    high = tl.maximum(high, tl.where(there, key_of(new), NEG_INF))
-                    low = tl.minimum(low, tl.where(there, key_of(new), POS_INF))
-            top_key, low_key, count = tl.max(high, 0), tl.min(low, 0), tl.sum(number, 0)
-            tl.debug_barrier()
-    return top_key, low_key, count
 
 
 @triton.jit
@@ -370,7 +369,7 @@ def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     nearest = tl.arange(0, PART) * 0 + 0x7FFFFFFF
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             _, w = weights_at(ids, x, key, m, c, trimmed, left)
             nearest = tl.minimum(nearest, tl.where(key > NEG_INF, target_exponents(w, state_ptr), 0x7FFFFFFF))
     found = tl.min(nearest, 0)
@@ -393,7 +392,7 @@ def weigh_set(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     for start in range(0, length, TILE):
         begin_segment(state_ptr, start // TILE, shift, tl.sum(mass, 0), start)
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
             before = tl.load(list_ptr + size + ids, mask=w > least, other=0)
             marked = before & 1
@@ -426,7 +425,7 @@ def draw_from(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
     end = tl.load(state_ptr + PLACES + at + 1, mask=at + 1 < number, other=length).to(tl.int32)
     for start in range(0, end - begin, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, begin + start + part, end, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, begin + start + part, end, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
             after = reached + tl.sum(w, 0)  # pyright: ignore[reportOperatorIssue]
             if (reached <= r) & (after > r):
@@ -483,7 +482,8 @@ def logprob_in_set(state_ptr, token):
 def logprob_of_both(list_ptr, state_ptr, token, size):
     """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
     x, marked = bits_in(state_ptr, LOGIT), tl.load(list_ptr + size + token) & 1
-    key, is_held = key_of(x), holds(list_ptr, state_ptr, token)
+    key = key_of(x)
+    is_held = holds(list_ptr, state_ptr, key, token)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
     w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)
     return mixed_logprob(
@@ -492,9 +492,9 @@ def logprob_of_both(list_ptr, state_ptr, token, size):
 
 
 @triton.jit
-def holds(list_ptr, state_ptr, token):
-    """Whether the set has a token, int32: its ids ascend."""
-    found = tl.full((), 1, tl.int32)
+def holds(list_ptr, state_ptr, key, token):
+    """Whether the set has a token with this key, int32: ids that are listed ascend."""
+    found = is_within(state_ptr, key, token).to(tl.int32)
     if word(state_ptr, IS_LISTED) != 0:
         low, end = tl.full((), 0, tl.int64), word(state_ptr, NUMBER)
         # [low, end) holds it, if any.

@@ -9,7 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tirage.backends.torch.kernels.brackets import enclose_by_key, enclose_by_level
 from tirage.backends.torch.kernels.layout import LANES, NOT_COUNTED
+from tirage.backends.torch.kernels.listing import MASS_AT, NUMBER_AT, list_between
+from tirage.backends.torch.kernels.places import BY_ID, BY_KEY, BY_LEVEL, place_of, places_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
     NO_ID,
@@ -21,21 +24,24 @@ from tirage.backends.torch.kernels.rule import (
 )
 from tirage.backends.torch.kernels.sets import (
     AHEAD,
-    ALL_NUMBER,
     BETWEEN,
     COUNTINGS,
     CUT_ID,
     CUT_KEY,
     EACH,
     GOAL,
+    HAS_LANES,
+    HAS_LISTED,
     IS_LEVELED,
     IS_LISTED,
     IS_PREFIX,
+    IS_SCANNED,
     IS_TOLD,
     IS_WEIGHED,
     LARGEST,
     LEAST_WEIGHT,
     LEVEL,
+    LISTED_NUMBER,
     LOOKED,
     LOW_KEY,
     MEAN,
@@ -43,22 +49,28 @@ from tirage.backends.torch.kernels.sets import (
     NUMBER,
     PLACE_END,
     PLACE_LOW,
+    PLACED_MASS,
     REACHED,
     REACHING,
+    SCAN_END,
+    SCAN_LOW,
     SET_NUMBER,
     STAGE,
     STAGE_GOAL,
     STAGES,
+    SUMS_AT,
+    SURE_AT,
     TOP_KEY,
     TRIMMED,
     UNLISTED,
     WAS_LISTED,
     count_on,
+    is_whole,
     length_of,
+    members_at,
     put,
     put_number,
     scales_of,
-    tokens_at,
     weights_at,
     word,
 )
@@ -68,36 +80,6 @@ _TURNS = tl.constexpr(6)
 _FEWER, _FEW_FIRST = tl.constexpr(32), tl.constexpr(8)
 """Those that are still looked at are listed once they are fewer than one in so many of the vocabulary, or all from the
 first one on, where what is not listed is then gone."""
-
-BY_LEVEL, BY_KEY, BY_ID = (tl.constexpr(kind) for kind in range(3))
-"""What a search orders tokens by: how far exponents are from the mean one, keys from the largest down, ids."""
-
-
-@triton.jit
-def place_of(state_ptr, kind, ids, q, key):
-    """(whether tokens are looked at, their places in the order of a search, int64).
-
-    From level 0 on, only those at that distance from the mean exponent are, and by id only those of one key.
-    """
-    level, only_key = word(state_ptr, LEVEL), word(state_ptr, CUT_KEY).to(tl.int32)
-    distance = tl.abs(q - word(state_ptr, MEAN).to(tl.int32))
-    place = tl.where(kind == BY_LEVEL, distance, ids).to(tl.int64)
-    place = tl.where(kind == BY_KEY, -key.to(tl.int64) + POS_INF, place)
-    looked = (key > NEG_INF) & ((level < 0) | (distance == level)) & ((kind != BY_ID) | (key == only_key))
-    return looked, place
-
-
-@triton.jit
-def places_of(state_ptr, kind, size):
-    """(low, end) int64: all tokens of the set have places in ]low, end]."""
-    m, c, _, _ = scales_of(state_ptr)
-    top, low_key = word(state_ptr, TOP_KEY), word(state_ptr, LOW_KEY)
-    mean = word(state_ptr, MEAN).to(tl.int32)
-    first = tl.abs(exponent_of(value_of(top.to(tl.int32)), m, c) - mean)
-    last = tl.abs(exponent_of(value_of(low_key.to(tl.int32)), m, c) - mean)
-    end = tl.where(kind == BY_LEVEL, tl.maximum(first, last).to(tl.int64), size - 1)
-    is_by_key = kind == BY_KEY
-    return tl.where(is_by_key, -top + POS_INF, 0) - 1, tl.where(is_by_key, -low_key + POS_INF, end)
 
 
 # fmt: off
@@ -127,7 +109,7 @@ def count_parts(x_ptr, list_ptr, state_ptr, kind, low, end, shift, size, TILE: t
     before, within = lanes, lanes
     for start in range(0, length - first, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, first + start + part, length, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, first + start + part, length, is_listed, PART)
             q = exponent_of(x, m, c)
             looked, place = place_of(state_ptr, kind, ids, q, key)
             w = tl.where(looked, tl.where(is_weighed, weight_of(q), 1), 0)
@@ -177,25 +159,6 @@ def narrowed(state_ptr, kind, counts, within, goal, low, end, shift):
 
 
 @triton.jit
-def list_parts(x_ptr, list_ptr, state_ptr, kind, low, end, size, TILE: tl.constexpr):
-    """(number, mass of those before them) of the tokens that are looked at in ]low, end], which it lists."""
-    PART: tl.constexpr = TILE // 8
-    m, c, _, _ = scales_of(state_ptr)
-    is_weighed = word(state_ptr, IS_WEIGHED) != 0
-    mass, number = (tl.arange(0, PART) * 0).to(tl.int64), tl.full((), 0, tl.int32)
-    for start in range(0, size, TILE):
-        for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, size, 0, PART)
-            q = exponent_of(x, m, c)
-            looked, place = place_of(state_ptr, kind, ids, q, key)
-            mass += tl.where(looked & (place <= low), tl.where(is_weighed, weight_of(q), 1), 0)
-            one = (looked & (place > low) & (place <= end)).to(tl.int32)
-            tl.store(list_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 0)
-            number += tl.sum(one, 0)
-    return number.to(tl.int64), tl.sum(mass, 0)
-
-
-@triton.jit
 def masses_to(x_ptr, list_ptr, state_ptr, kind, low, step, size, TILE: tl.constexpr):
     """The masses of the tokens that are looked at up to the places `low` + 1, 2 and 3 times `step`, int64."""
     PART: tl.constexpr = TILE // 8
@@ -205,7 +168,7 @@ def masses_to(x_ptr, list_ptr, state_ptr, kind, low, step, size, TILE: tl.conste
     two, three = one, one
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             q, w = weights_at(ids, x, key, m, c, trimmed, left)
             looked, place = place_of(state_ptr, kind, ids, q, key)
             w = tl.where(looked, w, 0)
@@ -226,7 +189,7 @@ def last_of(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     number, last = tl.arange(0, PART) * 0, (tl.arange(0, PART) * 0 - 1).to(tl.int64)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             _, w = weights_at(ids, x, key, m, c, trimmed, left)
             looked = (key > NEG_INF) & (w >= least)
             number += looked.to(tl.int32)
@@ -248,13 +211,23 @@ def list_few(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     is_few = (is_prefix | (number <= size // _FEWER)) & (kind != BY_ID)
     if is_few & (word(state_ptr, IS_LISTED) == 0):
         low = tl.where(is_prefix, -1, word(state_ptr, PLACE_LOW))
-        number, mass = list_parts(x_ptr, list_ptr, state_ptr, kind, low, word(state_ptr, PLACE_END), size, TILE)
-        tl.debug_barrier()
-        put(state_ptr, IS_LISTED, number * 0 + 1)
-        put(state_ptr, NUMBER, number)
-        put(state_ptr, IS_PREFIX, tl.where(is_prefix, 2, 0))
-        put(state_ptr, UNLISTED, mass)
-        tl.debug_barrier()
+        list_between(x_ptr, list_ptr, state_ptr, kind, low, word(state_ptr, PLACE_END), size, TILE)
+        # By key at one level, others are not among those before.
+        put_listed(state_ptr, tl.where(is_prefix, 2, 0), (is_prefix | (word(state_ptr, LEVEL) >= 0)) == 0)
+
+
+@triton.jit
+def put_listed(state_ptr, is_prefix, has_listed):
+    """Goes on with what is listed, in the place of the set; those before them are weighed, or counted."""
+    number, is_weighed = word(state_ptr, LISTED_NUMBER), word(state_ptr, IS_WEIGHED) != 0
+    before = tl.where(is_weighed, word(state_ptr + SURE_AT, MASS_AT), word(state_ptr + SURE_AT, NUMBER_AT))
+    tl.debug_barrier()
+    put(state_ptr, IS_LISTED, number * 0 + 1)
+    put(state_ptr, NUMBER, number)
+    put(state_ptr, IS_PREFIX, is_prefix)
+    put(state_ptr, HAS_LISTED, has_listed)
+    put(state_ptr, UNLISTED, before)
+    tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
@@ -280,6 +253,38 @@ def begin_stage(state_ptr, size):
     put(state_ptr, AHEAD, goal * 0)
     put(state_ptr, IS_TOLD, goal * 0 + 1)
     tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def enclose(state_ptr, size):
+    """Brings the places of a search nearer to each other by the histogram, where it tells of the set."""
+    kind, is_weighed = word(state_ptr, STAGE).to(tl.int32), word(state_ptr, IS_WEIGHED) != 0
+    is_open = word(state_ptr, PLACE_LOW) + 1 < word(state_ptr, PLACE_END)
+    is_open &= (word(state_ptr, HAS_LANES) != 0) & (word(state_ptr, IS_LISTED) == 0) & (word(state_ptr, TRIMMED) < 0)
+    # It tells how many tokens the row has.
+    is_open &= (word(state_ptr, LEVEL) < 0) & (is_weighed | is_whole(state_ptr))
+    goal, before = word(state_ptr, GOAL), word(state_ptr + SURE_AT, MASS_AT)
+    is_scanned = (word(state_ptr, IS_SCANNED) != 0) & (before < goal) & (goal <= word(state_ptr, PLACED_MASS))
+    if is_scanned & (kind == BY_KEY) & is_weighed:
+        # It was looked for, and listed, while the set was summed.
+        low, end, number = word(state_ptr, SCAN_LOW), word(state_ptr, SCAN_END), word(state_ptr, LISTED_NUMBER)
+        tl.debug_barrier()
+        put(state_ptr, PLACE_LOW, low)
+        put(state_ptr, PLACE_END, end)
+        put(state_ptr, BETWEEN, number)
+        is_prefix = word(state_ptr, IS_SCANNED) == 2
+        put_listed(state_ptr, tl.where(is_prefix, 2, 0), is_prefix == 0)
+    elif is_open & (kind == BY_KEY):
+        total = word(state_ptr, SUMS_AT + 1)
+        enclose_by_key(state_ptr, goal, goal, total, total, size)
+    # Levels are looked at by number, too, where a step leaves a least number of tokens.
+    if is_open & (kind == BY_LEVEL) & is_weighed:
+        enclose_by_level(state_ptr)
+    if (is_scanned | is_open) & (kind != BY_ID):
+        # What those before the places reach is not known yet.
+        tl.debug_barrier()
+        put(state_ptr, IS_TOLD, (is_weighed & (word(state_ptr, STAGES) > 1)) == 0)
+        tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
@@ -341,6 +346,7 @@ def find(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     They are summed by weight or by number. The sum is not told where no other stage follows.
     """
     begin_stage(state_ptr, size)
+    enclose(state_ptr, size)
     while (word(state_ptr, PLACE_LOW) + 1 < word(state_ptr, PLACE_END)) | (word(state_ptr, IS_TOLD) == 0):
         list_few(x_ptr, list_ptr, state_ptr, size, TILE)
         is_open = word(state_ptr, PLACE_LOW) + 1 < word(state_ptr, PLACE_END)
@@ -398,6 +404,7 @@ def begin_search(state_ptr):
     put(state_ptr, CUT_KEY, number * 0 + POS_INF)
     put(state_ptr, CUT_ID, number * 0 + NO_ID)
     put(state_ptr, LOOKED, number)
+    put(state_ptr, HAS_LISTED, number * 0)
     put(state_ptr, STAGE, number * 0)
     tl.debug_barrier()
 
@@ -406,7 +413,6 @@ def begin_search(state_ptr):
 def end_search(state_ptr):
     """Writes what is known of the set again, unless what a step keeps of the first tokens is all listed."""
     number, is_listed = word(state_ptr, SET_NUMBER), word(state_ptr, WAS_LISTED)
-    number = tl.where(number < 0, word(state_ptr, ALL_NUMBER), number)
     is_whole = word(state_ptr, IS_PREFIX) < 2
     tl.debug_barrier()
     if is_whole:

@@ -25,7 +25,7 @@ from tirage.operators.top_n_sigma import TOP_N_SIGMA
 
 SEGMENTS = tl.constexpr(64)
 """Parts of what is drawn from, each with the mass before it."""
-WORDS = 320
+WORDS = 936
 """Numbers of a row, int64: how many tokens its set holds and whether they are listed, the largest and the least key,
 the key that weights count from, c and 1 / T of the temperature as bits, the token whose weight was cut and the weight
 left, the tokens at -inf that are listed by llama.cpp, the mass of the set that the temperature saw, whether the draw is
@@ -48,6 +48,9 @@ WORDS_OF_ROW = tl.constexpr(WORDS)
     NEAREST, JOINT, IS_STALE,
 ) = (tl.constexpr(at) for at in range(17))  # fmt: skip
 SUMS_AT, LARGEST, UNCUT = (tl.constexpr(at) for at in (17, 22, 23))
+LAST_KEY, LAST_ID, FIRST_KEY, FIRST_ID = (tl.constexpr(at) for at in range(25, 29))
+"""What is not listed ends with the one token and begins with the other, in the order of rank: what stands between them
+is the set. They are where `told` has them."""
 WITHOUT = tl.constexpr(32)
 """Where the words of the row without XTC begin."""
 (
@@ -59,8 +62,21 @@ WITHOUT = tl.constexpr(32)
 MASSES, PLACES, BEFORE_XTC = (tl.constexpr(at) for at in (128, 192, 256))
 (
     TURN, TURNS, STEP, OP, READS, CUT_TURN, CUT_TURNS, INTO_AT, WRITES, STAGE, SET_NUMBER, WAS_LISTED, STAGE_GOAL, EACH,
-    PLACE_LOW, PLACE_END, BETWEEN, AHEAD, REACHED, COUNTINGS, IS_TOLD, ORDER_AT, FEW_AT, LOGIT,
-) = (tl.constexpr(288 + at) for at in range(24))  # fmt: skip
+    PLACE_LOW, PLACE_END, BETWEEN, AHEAD, REACHED, COUNTINGS, IS_TOLD, ORDER_AT, FEW_AT, LOGIT, HAS_LANES, STAYS_WHOLE,
+) = (tl.constexpr(288 + at) for at in range(26))  # fmt: skip
+LANES_AT = tl.constexpr(320)
+"""Where the lanes of the row's histogram stand: of each its last key, times 2^32, and how many tokens it has."""
+(
+    HAS_LISTED, LISTED_NUMBER, SET_MASS, PLACED_MASS, IS_SCANNED, ARE_SUMMED, IS_WEIGHED_OUT, IS_PARTED,
+    MASS_LEAST, MASS_MOST, MASS_CONSTANT, SCAN_LOW, SCAN_END, SURE_AT,
+) = (tl.constexpr(832 + at) for at in range(14))  # fmt: skip
+"""Whether a search lists some tokens of a set that is not listed, in one reading, how many, the mass of the set, and
+that up to the last place of the search; whether that is done before the search, whether the sums of the set are known
+from it, whether what stays is, and whether that has a hole; between which numbers the mass of the row lies under the
+temperature with this constant, as bits; between which places a top-p likely cuts; then what is known of the tokens that
+are sure to stay (`listing`)."""
+PARTS_AT = tl.constexpr(872)
+"""Where the masses of those that are listed stand, by segments."""
 _SAVED = tl.constexpr(32)
 SPARED = tl.constexpr(1)
 """The bit in the second plane of tokens that XTC never removes; the one before is that of tokens drawn without it."""
@@ -128,6 +144,27 @@ def tokens_at(x_ptr, list_ptr, start, length, is_listed, PART: tl.constexpr):
 
 
 @triton.jit
+def members_at(x_ptr, list_ptr, state_ptr, start, length, is_listed, PART: tl.constexpr):
+    """The same of a set that may begin and end somewhere in the order of rank: what is outside of it is no token."""
+    ids, x, key = tokens_at(x_ptr, list_ptr, start, length, is_listed, PART)
+    return ids, x, tl.where(is_within(state_ptr, key, ids), key, NEG_INF)
+
+
+@triton.jit
+def is_within(state_ptr, key, ids):
+    """Whether tokens of these keys and ids, any shape, stand between the first and the last one of the set."""
+    first, first_id = word(state_ptr, FIRST_KEY).to(tl.int32), word(state_ptr, FIRST_ID).to(tl.int32)
+    last, last_id = word(state_ptr, LAST_KEY).to(tl.int32), word(state_ptr, LAST_ID).to(tl.int32)
+    return is_in(key, ids, last, last_id) & (is_in(key, ids, first, first_id - 1) == 0)
+
+
+@triton.jit
+def is_whole(state_ptr):
+    """Whether a set that is not listed is the row."""
+    return (word(state_ptr, LAST_KEY) <= NEG_INF) & (word(state_ptr, FIRST_KEY) >= POS_INF)
+
+
+@triton.jit
 def weights_at(ids, x, key, m, c, trimmed, left):
     """(exponents int32, weights int64) of such tokens, 0 where there is none."""
     q = exponent_of(x, m, c)
@@ -161,30 +198,36 @@ def enter(state_ptr, size):
     put(state_ptr, SCALE, tl.full((), 1.0, tl.float32).to(tl.int32, bitcast=True))
     put(state_ptr, IS_STALE, count * 0 + 1)
     put(state_ptr, IS_FRESH, count * 0)
+    put(state_ptr, ARE_SUMMED, count * 0)
+    put(state_ptr, LAST_KEY, count * 0 + NEG_INF)
+    put(state_ptr, LAST_ID, count * 0 - 1)
+    put(state_ptr, FIRST_KEY, count * 0 + POS_INF)
+    put(state_ptr, FIRST_ID, count * 0)
     tl.debug_barrier()
 
 
 @triton.jit
 def put_number(state_ptr, number, size):
-    """Writes how many tokens a set has that nothing was removed from, where that was not known."""
-    known, removed = word(state_ptr, NUMBER), word(state_ptr, REMOVED)
+    """Writes how many tokens a set has, where that was not known: as many as the row where nothing was removed."""
+    known, removed, all_number = word(state_ptr, NUMBER), word(state_ptr, REMOVED), word(state_ptr, ALL_NUMBER)
+    whole = is_whole(state_ptr)
     tl.debug_barrier()
     if known < 0:
         put(state_ptr, NUMBER, number)
-        put(state_ptr, ALL_NUMBER, number)
+        put(state_ptr, SET_NUMBER, number)
+        put(state_ptr, ALL_NUMBER, tl.where(whole, number, all_number))
         put(state_ptr, REMOVED, tl.where(removed < 0, size - number, removed))
     tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
-def count_set(x_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Counts the tokens of a row that are above -inf."""
+def count_set(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
+    """Counts the tokens of a set that is not listed."""
     PART: tl.constexpr = TILE // 4
     number = tl.arange(0, PART) * 0
     for start in range(0, size, TILE):
         for part in range(0, TILE, PART):
-            at = start + part + tl.arange(0, PART)
-            key = key_of(tl.load(x_ptr + at, mask=at < size, other=float("-inf")))
+            _, _, key = members_at(x_ptr, list_ptr, state_ptr, start + part, size, 0, PART)
             number += (key > NEG_INF).to(tl.int32)
     put_number(state_ptr, tl.sum(number, 0), size)
 
@@ -206,7 +249,7 @@ def sum_set(x_ptr, list_ptr, state_ptr, op, is_flat, size, TILE: tl.constexpr):
     number = tl.full((), 0, tl.int32)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             q, w = weights_at(ids, x, key, m, c, trimmed, left)
             v = tl.where(key > NEG_INF, spread_at(state_ptr, x), 0).to(tl.int64)
             first = tl.where(is_square, w >> _HALF, tl.where(is_sigma, v, w))
@@ -257,7 +300,8 @@ def keep(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
         shift = shift_of(length_of(state_ptr, size), TILE)
         begin_segment(state_ptr, start // TILE, shift, mass, number)
         for part in range(0, TILE, PART):
-            ids, x, key = tokens_at(x_ptr, list_ptr, start + part, length, word(state_ptr, IS_LISTED), PART)
+            is_listed = word(state_ptr, IS_LISTED)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             m, c, trimmed, left = scales_of(state_ptr)
             q, w = weights_at(ids, x, key, m, c, trimmed, left)
             least, limit, level = word(state_ptr, LEAST), word(state_ptr, LIMIT), word(state_ptr, LEVEL)

@@ -10,12 +10,26 @@ import triton.language as tl
 
 from tirage.backends.torch.kernels.curvature import cut_tail
 from tirage.backends.torch.kernels.entropy import factor_at, is_dynamic, scaled
-from tirage.backends.torch.kernels.layout import PROGRAM, constant
+from tirage.backends.torch.kernels.layout import constant
 from tirage.backends.torch.kernels.least_weights import least_of_top_a, least_surprising
+from tirage.backends.torch.kernels.listing import list_between, look_for_holes, weigh_listed
 from tirage.backends.torch.kernels.ordered import (
     entropy_prefix,
     rank_first,
     zipf_prefix,
+)
+from tirage.backends.torch.kernels.places import BY_KEY
+from tirage.backends.torch.kernels.ranges import AS_RANGE, keep_range, settle_range
+from tirage.backends.torch.kernels.reads import (
+    COUNT,
+    KNOWN,
+    SUMS,
+    begin_step,
+    floor_of,
+    is_by_rank,
+    put_scanned,
+    removes,
+    step_of,
 )
 from tirage.backends.torch.kernels.rule import (
     NO_ID,
@@ -28,9 +42,9 @@ from tirage.backends.torch.kernels.searches import cut_at
 from tirage.backends.torch.kernels.sets import (
     ALL,
     ARE_KEPT,
+    ARE_SUMMED,
     BASE,
     BASIS,
-    BEFORE_XTC,
     CONSTANT,
     CUT_ID,
     CUT_KEY,
@@ -38,11 +52,11 @@ from tirage.backends.torch.kernels.sets import (
     CUT_TOKEN,
     CUT_TURN,
     CUT_TURNS,
-    CUTS_AFTER,
     FEW,
     FEW_AT,
     FLOOR,
     GOAL,
+    HAS_LISTED,
     INTO_AT,
     IS_FRESH,
     IS_LEVELED,
@@ -51,9 +65,11 @@ from tirage.backends.torch.kernels.sets import (
     IS_PREFIX,
     IS_REMOVED,
     IS_SAME,
+    IS_SCANNED,
     IS_SIGMA,
     IS_STALE,
     IS_WEIGHED,
+    IS_WEIGHED_OUT,
     JOINT,
     KEPT,
     KEPT_LOW,
@@ -74,13 +90,13 @@ from tirage.backends.torch.kernels.sets import (
     REMOVED,
     RESUMED,
     SCALE,
+    SCAN_END,
+    SCAN_LOW,
     STAGES,
-    STEP,
     SUMS_AT,
     TARGET,
     TOP_KEY,
     TRIMMED,
-    TURN,
     UNCUT,
     WHOLE,
     WRITES,
@@ -89,7 +105,6 @@ from tirage.backends.torch.kernels.sets import (
     count_set,
     keep,
     put,
-    save,
     scales_of,
     sum_set,
     weights_at,
@@ -102,11 +117,9 @@ from tirage.backends.torch.kernels.thresholds import (
     mean_of,
     share_of,
 )
-from tirage.operators import END, FIRST_FILTER
 from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
-from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
 from tirage.operators.mirostat import MIROSTAT, MIROSTAT_V2
 from tirage.operators.p_less import P_LESS
@@ -118,64 +131,20 @@ from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
-from tirage.operators.xtc import XTC, XTC_TIES_KEPT
+from tirage.operators.xtc import XTC_TIES_KEPT
 
 (
     _GREEDY, _TEMPERATURE, _LISTED, _TOP_K, _TOP_P, _MIN_P, _MIN_P_LOGIT, _EPSILON, _ETA, _P_LESS, _SIGMA, _TOP_A,
-    _TOP_H, _TFS, _TYPICAL, _BY_RANK, _XTC, _XTC_TIES_KEPT, _MIROSTAT, _MIROSTAT_V2, _ADAPTIVE_P,
+    _TOP_H, _TFS, _TYPICAL, _BY_RANK, _XTC_TIES_KEPT, _MIROSTAT, _MIROSTAT_V2, _ADAPTIVE_P,
 ) = (
     tl.constexpr(int(op)) for op in (
         GREEDY, TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, TOP_K, TOP_P, MIN_P, MIN_P_LOGIT, EPSILON, ETA, P_LESS,
-        TOP_N_SIGMA, TOP_A, TOP_H, TFS, TYPICAL, TYPICAL_BY_RANK, XTC, XTC_TIES_KEPT, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P,
-    )
-)  # fmt: skip
-(
-    _FLOORED_TOP_P, _FLOORED_MIN_P, _FLOORED_LOGIT, _FLOORED_TYPICAL, _FLOORED_BY_RANK, _FLOORED_XTC,
-    _FLOORED_TIES_KEPT,
-) = (
-    tl.constexpr(int(FLOORED[op])) for op in (
-        TOP_P, MIN_P, MIN_P_LOGIT, TYPICAL, TYPICAL_BY_RANK, XTC, XTC_TIES_KEPT,
+        TOP_N_SIGMA, TOP_A, TOP_H, TFS, TYPICAL, TYPICAL_BY_RANK, XTC_TIES_KEPT, MIROSTAT, MIROSTAT_V2, ADAPTIVE_P,
     )
 )  # fmt: skip
 _TRUNCATED = tl.constexpr(RULES.index("truncated"))
-_END, _FIRST_FILTER = tl.constexpr(END), tl.constexpr(FIRST_FILTER)
 _FEW, _FIRST = tl.constexpr(FEW), tl.constexpr(100)
 """How many of the first tokens top-h and Mirostat 1 look at."""
-_SUMS, _COUNT = tl.constexpr(1), tl.constexpr(2)
-"""What is read for a step: sums over its set, or how many tokens it has."""
-
-
-# --- what the steps are -----------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def base_of(op):
-    """The operation without the number of tokens that it leaves at least."""
-    base = tl.where(op == _FLOORED_TOP_P, _TOP_P, tl.where(op == _FLOORED_MIN_P, _MIN_P, op))
-    base = tl.where(op == _FLOORED_LOGIT, _MIN_P_LOGIT, tl.where(op == _FLOORED_TYPICAL, _TYPICAL, base))
-    base = tl.where(op == _FLOORED_BY_RANK, _BY_RANK, tl.where(op == _FLOORED_XTC, _XTC, base))
-    return tl.where(op == _FLOORED_TIES_KEPT, _XTC_TIES_KEPT, base)
-
-
-@triton.jit
-def floor_of(step_ptr):
-    """How many tokens a step leaves at least, int64; 0 where that is not asked for (S-O11)."""
-    op = tl.load(step_ptr)
-    at = tl.where((op == _FLOORED_MIN_P) | (op == _FLOORED_LOGIT), 2, 0)
-    at = tl.where((op == _FLOORED_TYPICAL) | (op == _FLOORED_BY_RANK), 3, at)
-    at = tl.where((op == _FLOORED_TOP_P) | (op == _FLOORED_XTC) | (op == _FLOORED_TIES_KEPT), 5, at)
-    return tl.load(step_ptr + at, mask=at > 0, other=0)
-
-
-@triton.jit
-def is_joint(meta_ptr, steps):
-    """Whether a top-p of the row judges the set that the temperature saw."""
-    found = tl.full((), 0, tl.int32)
-    for s in range(steps):
-        step_ptr = meta_ptr + PROGRAM + s * 6
-        is_top_p = base_of(tl.load(step_ptr)) == _TOP_P
-        found += (is_top_p & (tl.load(step_ptr + 4) > 0)).to(tl.int32)
-    return found
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -190,55 +159,26 @@ def run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
     where the row lies is held in registers from one call to the next.
     """
     begin_step(state_ptr, meta_ptr, size)
-    if word(state_ptr, READS) == _SUMS:
+    if word(state_ptr, IS_SCANNED) != 0:
+        low, end = tl.where(word(state_ptr, IS_SCANNED) == 1, word(state_ptr, SCAN_LOW), -1), word(state_ptr, SCAN_END)
+        list_between(x_ptr, list_ptr, state_ptr, BY_KEY, low, end, size, TILE)
+        put_scanned(state_ptr)
+    elif word(state_ptr, READS) == SUMS:
         sum_set(x_ptr, list_ptr, state_ptr, word(state_ptr, OP), is_dynamic(word(state_ptr, OP)), size, TILE)
-    if word(state_ptr, READS) == _COUNT:
-        count_set(x_ptr, state_ptr, size, TILE)
+    if word(state_ptr, READS) == COUNT:
+        count_set(x_ptr, list_ptr, state_ptr, size, TILE)
     take_step(state_ptr, meta_ptr)
     if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS):
         cut_tail(x_ptr, list_ptr, state_ptr, step_of(state_ptr, meta_ptr), size, TILE)
     cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
 
 
-@triton.jit
-def step_of(state_ptr, meta_ptr):
-    """Where the step lies that runs."""
-    return meta_ptr + PROGRAM + word(state_ptr, STEP) * 6
-
-
-@triton.jit(noinline=True)
-def begin_step(state_ptr, meta_ptr, size):
-    """Writes what the step is, `END` where it does nothing, and what is read for it."""
-    is_first, step_ptr = word(state_ptr, TURN) == 0, step_of(state_ptr, meta_ptr)
-    op = base_of(tl.load(step_ptr))
-    if is_first & is_xtc(op):
-        remember(state_ptr)
-    is_run = (is_first | (word(state_ptr, RESUMED) <= word(state_ptr, STEP))) & (word(state_ptr, IS_SAME) == 0)
-    op = tl.where(is_run & ((is_xtc(op) & is_first) == 0), op, _END)
-    is_cut, is_stale = removes(op), (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
-    is_summed = is_stale | is_dynamic(op) | (op == _ADAPTIVE_P) | (is_cut & needs_sums(op))
-    is_counted = (word(state_ptr, NUMBER) < 0) & is_cut & needs_number(op, step_ptr, size)
-    tl.debug_barrier()
-    put(state_ptr, OP, op)
-    put(state_ptr, READS, tl.where(is_run, tl.where(is_summed, _SUMS, tl.where(is_counted, _COUNT, 0)), 0))
-    tl.debug_barrier()
-
-
-@triton.jit
-def remember(state_ptr):
-    """Keeps the set that the only XTC is given, at this step, unless a later one may write in the place of its list."""
-    cuts, s = word(state_ptr, CUTS_AFTER), word(state_ptr, STEP)
-    if (cuts == 0) | ((cuts > 0) & (word(state_ptr, IS_LISTED) == 0)):
-        save(state_ptr, 0, BEFORE_XTC)  # pyright: ignore[reportArgumentType]
-        put(state_ptr, RESUMED, s)
-        tl.debug_barrier()
-
-
 @triton.jit(noinline=True)
 def take_step(state_ptr, meta_ptr):
     """What a step does to the numbers of its row, once its sums are known; for one that cuts, with what that begins."""
     op, step_ptr, zero = word(state_ptr, OP), step_of(state_ptr, meta_ptr), tl.full((), 0, tl.int64)
-    is_stale = (word(state_ptr, READS) == _SUMS) & (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
+    is_summed = (word(state_ptr, READS) == SUMS) | (word(state_ptr, READS) == KNOWN)
+    is_stale = is_summed & (word(state_ptr, JOINT) != 0) & (word(state_ptr, IS_STALE) != 0)
     number, removed, uncut = word(state_ptr, NUMBER), word(state_ptr, REMOVED), word(state_ptr, UNCUT)
     tl.debug_barrier()
     put(state_ptr, CUT_TURN, zero)
@@ -260,34 +200,6 @@ def take_step(state_ptr, meta_ptr):
         put(state_ptr, IS_FRESH, number * 0)
         put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))
     tl.debug_barrier()
-
-
-@triton.jit
-def removes(op):
-    """Whether a step may remove tokens."""
-    is_other = (op == _TEMPERATURE) | is_dynamic(op) | (op == _ADAPTIVE_P) | (op == _END)
-    return (op >= _FIRST_FILTER) & (is_other == 0)
-
-
-@triton.jit
-def needs_sums(op):
-    """Whether a step that removes tokens follows from the mass of the set, or more sums of it."""
-    is_by_key = (op == _GREEDY) | (op == _TOP_K) | (op == _MIN_P) | (op == _MIN_P_LOGIT)
-    return (is_by_key | is_by_rank(op) | (op == _TFS)) == 0
-
-
-@triton.jit
-def needs_number(op, step_ptr, size):
-    """Whether a step needs to know how many tokens its set has, and its search does not count them."""
-    keeps_ties = (op == _TOP_K) & (tl.load(step_ptr + 2) > 0)
-    is_one = ((op == _TOP_K) | is_by_rank(op)) & (size < 2)
-    return keeps_ties | is_one | (floor_of(step_ptr) > 1)
-
-
-@triton.jit
-def is_by_rank(op):
-    """Whether a step keeps a number of the first tokens that follows from their weights in order."""
-    return (op == _TOP_H) | (op == _MIROSTAT)
 
 
 @triton.jit
@@ -378,7 +290,11 @@ def cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
         if word(state_ptr, GOAL) > 0:
             cut_at(x_ptr, list_ptr, state_ptr, size, TILE)
             apply_cut(x_ptr, state_ptr, meta_ptr)
-        begin_keep(state_ptr)
+            if word(state_ptr, HAS_LISTED) != 0:
+                weigh_listed(x_ptr, list_ptr, state_ptr, size, TILE)
+                if word(state_ptr, IS_LEVELED) != 0:
+                    look_for_holes(x_ptr, list_ptr, state_ptr, size, TILE)
+        begin_keep(state_ptr, meta_ptr, size)
         if word(state_ptr, ARE_KEPT) == 0:
             keep(x_ptr, list_ptr, state_ptr, size, TILE)
         if (word(state_ptr, CUT_TURN) == 0) & is_by_rank(word(state_ptr, OP)):
@@ -387,9 +303,10 @@ def cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def begin_keep(state_ptr):
-    """Writes whether all tokens stay, and where those that do are listed, if they are."""
+def begin_keep(state_ptr, meta_ptr, size):
+    """Writes whether all tokens stay, or a range of them, and where those that do are listed, if they are."""
     op, is_first = word(state_ptr, OP), (word(state_ptr, CUT_TURN) == 0) & (word(state_ptr, CUT_TURNS) == 2)
+    step_ptr = step_of(state_ptr, meta_ptr)
     if all_stay(state_ptr) & ((is_first & is_by_rank(op)) == 0):
         keep_all(state_ptr)
     else:
@@ -400,6 +317,18 @@ def begin_keep(state_ptr):
         # What `keep` weighs is not of the set before.
         put(state_ptr, IS_FRESH, op * 0)
         tl.debug_barrier()
+        begin_range(state_ptr, step_ptr, op, size)
+
+
+@triton.jit
+def begin_range(state_ptr, step_ptr, op, size):
+    """Writes what a step keeps where that is a range: of a number of the first tokens, so many."""
+    # How many tie with the last one of a top-k is not known.
+    keeps_ties = (op == _TOP_K) & (word(state_ptr, STAGES) == 2)
+    is_weighed = word(state_ptr, IS_WEIGHED_OUT) != 0
+    is_prefix = (is_xtc(op) | (op == _GREEDY) | (keeps_ties & (is_weighed == 0))) == 0
+    number = tl.where(op == _TOP_K, tl.load(step_ptr + 1), -1)
+    keep_range(state_ptr, is_prefix, is_weighed | (op == _TOP_P) | (op == _TOP_K), number, size)
 
 
 @triton.jit(noinline=True)
@@ -446,6 +375,8 @@ def begin_cut(state_ptr, op, step_ptr):
     # It leaves the first tokens, in the order of its search, and no greater number that another rule asks for.
     put(state_ptr, IS_PREFIX, (op != _MIROSTAT) & (floor_of(step_ptr) <= 1))
     put(state_ptr, GOAL, goal)
+    put(state_ptr, HAS_LISTED, goal * 0)
+    put(state_ptr, IS_WEIGHED_OUT, goal * 0)
     put(state_ptr, IS_WEIGHED, (op == _TOP_P) | is_leveled)
     put(state_ptr, IS_LEVELED, is_leveled)
     put(state_ptr, STAGES, stages_of(op, step_ptr))
@@ -552,11 +483,14 @@ def settle(state_ptr, op, step_ptr):
     if stays == 0:
         put(state_ptr, IS_LISTED, gone * 0 + 1)
         put(state_ptr, IS_FRESH, (trimmed < 0) & (op != _GREEDY))
+        put(state_ptr, ARE_SUMMED, gone * 0)
+    elif stays == AS_RANGE:
+        settle_range(state_ptr, trimmed)
     put(state_ptr, TOP_KEY, high)
     put(state_ptr, LOW_KEY, low)
     put(state_ptr, REMOVED, listed)
     # What the row without XTC left stands: its list, and its masses, which a first turn overwrites.
-    put(state_ptr, IS_SAME, is_xtc(op) & (stays != 0) & (floor <= 1) & (word(state_ptr, RESUMED) >= 0))
+    put(state_ptr, IS_SAME, is_xtc(op) & (stays == 1) & (floor <= 1) & (word(state_ptr, RESUMED) >= 0))
     if op == _GREEDY:
         put(state_ptr, IS_ONE, gone * 0 + 1)
         put(state_ptr, IS_FRESH, gone * 0)

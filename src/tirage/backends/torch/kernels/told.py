@@ -7,7 +7,7 @@ import triton.language as tl
 
 from tirage.backends.torch import plan, told
 from tirage.backends.torch.kernels.layout import HEAD_ID, HEAD_KEY, HIGH, LEFT_HIGH
-from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF
+from tirage.backends.torch.kernels.rule import POS_INF
 from tirage.backends.torch.kernels.sets import (
     IS_LISTED,
     IS_ONE,
@@ -129,13 +129,11 @@ def tell_set(sums_ptr, kept_ptr, list_ptr, state_ptr, size, keeps, TILE: tl.cons
 
 @triton.jit
 def copy_law(law_ptr, state_ptr):
-    """Copies the words of a set; its tokens are those that are listed."""
+    """Copies the words of a set, among them the tokens that it lies between; if it is listed, so are its tokens."""
     at = tl.arange(0, LAW)
     words = tl.load(state_ptr + at)
     high, is_one = tl.load(state_ptr + TOP_KEY), tl.load(state_ptr + IS_ONE) != 0
     words = tl.where((at == BASIS) & is_one, high, words)
-    words = tl.where(at == LAST_KEY, NEG_INF, tl.where(at == LAST_ID, -1, words))
-    words = tl.where(at == FIRST_KEY, POS_INF, tl.where(at == FIRST_ID, 0, words))
     tl.store(law_ptr + at, words, mask=at != MASS)
 
 
