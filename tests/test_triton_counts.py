@@ -23,7 +23,7 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SPILLED = {"general": 24, "resolve LEVELED": 140}
+SPILLED = {"general": 48, "resolve LEVELED": 140}
 """Bytes that a kernel, or a function of it, may keep outside of registers: one that runs any step holds much that few
 of its loops need, as do rows with a typical, whose lists are narrowed by levels."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}

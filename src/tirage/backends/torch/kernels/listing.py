@@ -43,7 +43,7 @@ from tirage.backends.torch.kernels.sets import (
     word,
 )
 
-_WORD = tl.constexpr(0xFFFFFFFF)
+_WORD, _ONE = tl.constexpr(0xFFFFFFFF), tl.constexpr(1)
 NUMBER_AT, MASS_AT, UPPER_AT, LOWER_AT, WEIGHTY_AT, TOP_AT, LOW_AT = (tl.constexpr(at) for at in range(7))
 """What is known of the tokens that are sure to stay, from `SURE_AT` on: their number and mass, both halves of the sum
 of w * q, how many have a weight, and their largest and least keys."""
@@ -54,7 +54,7 @@ of w * q, how many have a weight, and their largest and least keys."""
 def list_between(x_ptr, list_ptr, state_ptr, kind, low, end, size, TILE: tl.constexpr):
     """Lists the tokens that are looked at in ]low, end], of a set that is not listed; writes how many they are, what is
     known of those before them, their mass by segments, that of both, and the number and the mass of the set."""
-    PART: tl.constexpr = TILE // 16 if TILE > 8 else 1
+    PART: tl.constexpr = TILE // 16 if TILE > 8 else _ONE
     m, c, trimmed, left = scales_of(state_ptr)
     wide = (tl.arange(0, PART) * 0).to(tl.int64)
     mass, upper, lower, inside, whole = wide, wide, wide, wide, wide

@@ -31,7 +31,7 @@ from tirage.backends.torch.kernels.rule import (
 from tirage.operators.smoothing import SMOOTH
 
 _SMOOTH, _NOT_BFLOAT = tl.constexpr(int(SMOOTH)), tl.constexpr(False)
-_MOST = tl.constexpr(1 << 61)
+_MOST, _ONE = tl.constexpr(1 << 61), tl.constexpr(1)
 
 
 # fmt: off
@@ -42,7 +42,7 @@ def smooth(x_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, TILE: tl.c
 
     Gives the largest and the least key of a row, and how many of its tokens are above -inf: -1 where it has none.
     """
-    PART: tl.constexpr = TILE // 16 if TILE > 8 else 1
+    PART: tl.constexpr = TILE // 16 if TILE > 8 else _ONE
     lanes, bins = tl.arange(0, PART), tl.arange(0, LANES)
     top_key, low_key, count = tl.load(row_ptr + HIGH), tl.load(row_ptr + LOW), tl.full((), -1, tl.int32)
     for s in range(steps):
