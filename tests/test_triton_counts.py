@@ -28,7 +28,7 @@ SPILLED = {"general": 48, "resolve LEVELED": 140}
 of its loops need, as do rows with a typical, whose lists are narrowed by levels."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
 """What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
-LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6, "top-p and top-h": 1.6}
+LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6}
 """What is read by requests that need no more of a row than its first tokens, of top-h a hundred."""
 FLAT_TOPS = ("constant", "two plateaus", "rough plateaus")
 """Shapes whose first tokens lie in every block."""

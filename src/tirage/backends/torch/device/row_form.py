@@ -431,7 +431,7 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "meta": np.zeros(HEADER + layout.steps * STEP_WIDTH, np.int64),
         "used": np.zeros((), bool),
         "arrived": np.zeros((), np.int32),
-        "bins": np.zeros(BINS if layout.draws else 0, np.int32),
+        "bins": np.zeros(BINS if layout.draws or layout.planes else 0, np.int32),
         "length": np.zeros((), np.int64),
         "least": np.zeros((), np.int64),
         "edits": np.zeros((len(layout.edits), 4), np.int32),

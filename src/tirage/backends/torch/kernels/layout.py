@@ -21,7 +21,7 @@ KNOTTED = tl.constexpr(KNOTS)
 SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED, LISTED, ARRIVED = (tl.constexpr(at) for at in range(HEADER))
 PROGRAM = tl.constexpr(HEADER)
 
-ROW = 32
+ROW = 34
 """Numbers of a row, int32: its largest and its least key, the lowest key of the open range, the one above that range,
 the least and the greatest key that a token has in it, whether every block is weighed, whether the terms of all its
 tokens are summed on the way, the constant c of the last temperature as bits, those of what a dynamic temperature is
@@ -30,16 +30,17 @@ what that leaves count, which row of a table says what it never removes, as bits
 the first knot, 0 where they tell nothing, the lowest key of the lower range and the one above it, how many keys of that
 range are listed, a bit for each step that removes no token, the lowest key of the core, which is in every set and
 mostly lies above the open range, and the key above it, key and id of the token behind which a typical left a hole,
-the key at which that ends, and the knots."""
+the key at which that ends, the last lanes of both open ranges while these are looked for, and the knots."""
 WIDTH = tl.constexpr(ROW)
 (
     HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, ADDED, LAST, FACTOR, HEAD_KEY, HEAD_ID, LEFT_HIGH, SLOT, RATE,
-    LOWER, LOWER_TOP, LOWER_LENGTH, IDLE, CORE, CORE_TOP, HOLE_KEY, HOLE_ID, HOLE_END, KNOT,
+    LOWER, LOWER_TOP, LOWER_LENGTH, IDLE, CORE, CORE_TOP, HOLE_KEY, HOLE_ID, HOLE_END, REACH, WIDEST,
+    KNOT,
 ) = (tl.constexpr(at) for at in range(ROW - KNOTS + 1))  # fmt: skip
 
-REACH, WIDEST, SECOND, PARTS = SLOT, HEAD_ID, HOLE_END, LOWER_LENGTH
-"""Words that hold the last lanes of both open ranges, the first one of the lower range, and whether there may be one,
-while these are looked for; from then on they hold something else."""
+SECOND, PARTS = HOLE_END, LOWER_LENGTH
+"""Words that hold the first lane of the lower range, and whether there may be one, while ranges are looked for; from
+then on they hold something else."""
 
 TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT, BEHIND = (tl.constexpr(at) for at in (1, 2, 3, 4))
 """Whether the terms of a row are summed where it is split, or before, or the row is split already, or whether those

@@ -207,8 +207,8 @@ def likely_levels(counts, edge_ptr, sums_ptr, low, high, c, share, few):
         sure, end = searched_levels(
             n, mass, apart, square, even, near, far, mean, total, share, sums_ptr, last, last_w
         )  # fmt: skip
-        touched = (near <= mean + end + 2.0 * off) & (far >= mean - end - 2.0 * off)
-        inside = (near >= mean - sure + 2.0 * off) & (far <= mean + sure - 2.0 * off)
+        touched = (near <= mean + end + times(2.0, off)) & (far >= mean - end - times(2.0, off))
+        inside = (near >= mean - sure + times(2.0, off)) & (far <= mean + sure - times(2.0, off))
         left_open = tl.sum(tl.where(touched & (inside == 0), n, 0.0), 0)
         is_open = (even > 0.0) & (left_open > few.to(tl.float32))
         even = tl.where(even > _EVEN, _EVEN, 0.0)
