@@ -107,7 +107,7 @@ def edit(
     """Logits of one part of one row after its masks and edits, what `measure` finds of it; the last part settles it."""
     row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
     own_ptr = slots_meta_ptr + slot * columns
-    if is_counted(counted, tl.load(own_ptr + IS_GREEDY)):
+    if counts_once(counted, own_ptr, edits_ptr, slots_ptr + row, places):
         sample = sample_of(x_ptr + row * size, size, IS_BFLOAT)
         store_knots(row_ptr + row * WIDTH, scaled(sample, edits_ptr + slot * places * 4, places))
     mask_part(
@@ -130,7 +130,7 @@ def edit(
         )
         tl.debug_barrier()
         own_ptr = slots_meta_ptr + tl.load(slots_ptr + tl.program_id(0)) * columns
-        c, counts_row = constant(own_ptr, FIRST_C), is_counted(counted, tl.load(own_ptr + IS_GREEDY))
+        c, counts_row = constant(own_ptr, FIRST_C), counts_once(counted, own_ptr, edits_ptr, slots_ptr + row, places)
         measure_part(
             y_ptr + row * size, ends_ptr + row * blocks, row_ptr + row * WIDTH, bins_ptr + row * LANES, part * PART,
             spoiled, c, counts_row, plane, size, PART, BLOCK,
@@ -147,7 +147,7 @@ def edit(
             turn += 1
     if turn == parts:
         own_ptr = slots_meta_ptr + tl.load(slots_ptr + tl.program_id(0)) * columns
-        c, counts_row = constant(own_ptr, FIRST_C), is_counted(counted, tl.load(own_ptr + IS_GREEDY))
+        c, counts_row = constant(own_ptr, FIRST_C), counts_once(counted, own_ptr, edits_ptr, slots_ptr + row, places)
         settle_slot(
             slots_ptr, used_ptr, tokens_ptr, slots_meta_ptr, ends_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr,
             bins_ptr, sums_ptr, length_ptr, row, c, counts_row, room, plane, columns, size, blocks, PADDED, FULL,
@@ -234,6 +234,13 @@ def edit_part(
                 spoiled |= smooth_part(y_ptr, first, last, edit_ptr, tl.load(row_ptr + HIGH), TILE)
         place = end
     return spoiled
+
+
+@triton.jit
+def counts_once(counted, own_ptr, edits_ptr, slot_ptr, places):
+    """Whether the histogram of a row is counted: not where a smoothing changes logits that were measured before."""
+    is_smoothed = place_of_smoothing(edits_ptr + tl.load(slot_ptr) * places * 4, places) < places
+    return is_counted(counted, tl.load(own_ptr + IS_GREEDY)) & (is_smoothed == 0)
 
 
 @triton.jit
