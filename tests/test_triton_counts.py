@@ -61,6 +61,7 @@ OF_TIES = {
     "two plateaus, top-p and typical": 7.5,
     "rough plateaus, top-p and typical": 4.6,
     "ramp, top-p and typical": 5.7,
+    "five plateaus, top-p and typical": 4.5,
     "constant, smoothing, top-p and min-p": 5.4,
     "two plateaus, smoothing, top-p and min-p": 7.5,
     "rough plateaus, smoothing, top-p and min-p": 5.5,
@@ -194,7 +195,7 @@ def test_rows_that_are_drawn_as_sets_are_read_a_few_times_by_two_launches() -> N
         assert counts["reads"] <= (FALLING | OF_TIES).get(name, AS_SETS_READ[params]), name
         assert counts["launches"] == 2, name
         # Behind another filter a bit tells of each token whether it is in the set.
-        assert counts["scratch"] <= {"tail-free": 1.06, "tail-free behind top-p": 1.1}.get(params, 1.04), name
+        assert counts["scratch"] <= {"tail-free": 1.07, "tail-free behind top-p": 1.1}.get(params, 1.03), name
 
 
 @pytest.mark.slow

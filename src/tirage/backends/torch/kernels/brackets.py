@@ -65,7 +65,7 @@ def keep_lanes(bins_ptr, sums_ptr, state_ptr, row_ptr, meta_ptr, high):
     tl.debug_barrier()
     tl.store(bins_ptr + lanes, lanes * 0)
     tl.store(state_ptr + LANES_AT + lanes, (edge.to(tl.int64) << _KEY) | counts)
-    put(state_ptr, HAS_LANES, tl.sum(counts, 0) > 0)
+    put(state_ptr, HAS_LANES, tl.max((counts > 0).to(tl.int32), 0))
     put(state_ptr, MASS_LEAST, tl.load(sums_ptr + MASS_FROM))
     put(state_ptr, MASS_MOST, tl.load(sums_ptr + MASS_TO))
     put(state_ptr, MASS_CONSTANT, tl.load(meta_ptr + FIRST_C).to(tl.int32))

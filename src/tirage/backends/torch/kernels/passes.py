@@ -115,6 +115,15 @@ def split(
 
 
 @triton.jit
+def list_lower(row_ptr, list_ptr, values, key, lower, lower_top, size):
+    """Lists the values of a block's tokens in the lower range, from the end of the list of their row on."""
+    is_lower = (key >= lower) & (key < lower_top)
+    one = is_lower.to(tl.int32)
+    start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
+    tl.store(list_ptr + size - start - tl.cumsum(one, 0), values, mask=is_lower)
+
+
+@triton.jit
 def split_block(
     x_ptr, meta_ptr, row_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, slots_ptr, row, block,
     plane, size, blocks, spares, BLOCK: tl.constexpr,
@@ -165,10 +174,7 @@ def split_block(
         gap = (key >= lower_top) & (key < lowest)
         tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_FIRST, tl.sum(tl.where(gap, w, 0), 0), sem="relaxed")
         tl.atomic_add(sums_ptr + row * SUMMANDS + GAP_LAST, tl.sum(tl.where(gap, last_w, 0), 0), sem="relaxed")
-        is_lower = (key >= lower) & (key < lower_top)
-        one = is_lower.to(tl.int32)
-        start = tl.atomic_add(row_ptr + LOWER_LENGTH, tl.sum(one, 0), sem="relaxed")
-        tl.store(list_ptr + row * size + size - start - tl.cumsum(one, 0), tl.where(is_behind, ids, key), mask=is_lower)
+        list_lower(row_ptr, list_ptr + row * size, tl.where(is_behind, ids, key), key, lower, lower_top, size)
     is_open &= key < tl.where(lowest + 1 < top, top, lowest)
     one = is_open.to(tl.int32)
     count = tl.sum(one, 0)

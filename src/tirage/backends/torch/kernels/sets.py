@@ -1,7 +1,8 @@
 """A set of tokens that need not be a prefix: its ids ascending in a list, and what else is known of the row in words.
 
-The general kernel runs one row in one thread block, by passes over this list; until something is removed, it is the
-whole vocabulary and not written. What one pass finds is kept in the row's words between two barriers.
+The general kernel runs one row in one thread block, by passes over this list. Until something is removed, the set is
+the whole vocabulary and not listed, nor is it while it is a large range in the order of rank (`ranges`). What one pass
+finds is kept in the row's words between two barriers.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ their own: in which turn of how many, at which step, what that is and what is re
 of how many, where `keep` lists tokens and whether it does, in which stage of a search, how many tokens the set had
 before it and whether they were listed, the goal of a stage, what each of its tokens weighs, between which places it is,
 how many tokens are between these and before them, what is reached, how often it still counts by parts, and whether what
-is reached is told; where in the row's planes tail-free puts its order, and the few ids lie; and the bits of the logit
-of the token. Registers are left to the tokens: what lives across a call would take some from all that is called.
+is reached is told; where in the row's planes tail-free puts its order, and the few ids lie; the bits of the logit of
+the token; whether there is a histogram of the row, and whether a set has to be listed. Registers are left to the
+tokens: what lives across a call would take some from all that is called.
 """
 WORDS_OF_ROW = tl.constexpr(WORDS)
 (

@@ -245,6 +245,16 @@ def mean_of(sums_ptr):
 
 
 @triton.jit
+def squared(a, b):
+    """(high, low) of E * M^2 / 2^s for a top-a's E and s, where the largest weight M is 2^40.
+
+    The mass that this is divided by is no less than M: beyond s = 72 the quotient is below 1.
+    """
+    shift = (80 - tl.minimum(b, 72)).to(tl.uint64)
+    return a.to(tl.uint64) >> (64 - shift), a.to(tl.uint64) << shift
+
+
+@triton.jit
 def judged(op, step_ptr, total, sums_ptr):
     """(limit, least), int64: what is kept has an exponent, or a distance, up to `limit`, or at least the weight.
 
@@ -255,9 +265,7 @@ def judged(op, step_ptr, total, sums_ptr):
     one, two, three = summed(sums_ptr, 2), summed(sums_ptr, 3), summed(sums_ptr, 4)
     high, low, by_high, by_low = zero, zero, zero, w
     if op == _TOP_A:
-        # E * M^2 / (W * 2^s), where the largest weight M is 2^40 and W is no less: beyond s = 72 it is below 1.
-        shift = (80 - tl.minimum(b, 72)).to(tl.uint64)
-        high, low = a.to(tl.uint64) >> (64 - shift), a.to(tl.uint64) << shift
+        high, low = squared(a, b)
     if op == _ETA:
         high, low = raised(one, two, _WORD_BITS)
     if op == _P_LESS:
@@ -295,9 +303,8 @@ def judged_by_mass(op, step_ptr, total):
     gives it: in fewer registers."""
     least = tl.full((), 0, tl.int64)
     if op == _TOP_A:
-        a, zero = tl.load(step_ptr + 1).to(tl.uint64), tl.full((), 0, tl.uint64)
-        shift = (80 - tl.minimum(tl.load(step_ptr + 2), 72)).to(tl.uint64)
-        found, rest = quotient(a >> (64 - shift), a << shift, zero, total.to(tl.uint64))
+        high, low = squared(tl.load(step_ptr + 1), tl.load(step_ptr + 2))
+        found, rest = quotient(high, low, high * 0, total.to(tl.uint64))
         least = found + rest.to(tl.int64)
     else:
         least = share_of(op, step_ptr, total)
