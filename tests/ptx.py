@@ -14,7 +14,9 @@ from triton.compiler import ASTSource
 from tirage.backends.torch import kernels
 from tirage.backends.torch import triton as triton_launch
 from tirage.backends.torch.device import launches
-from tirage.backends.torch.kernels import advance, edits, views
+from tirage.backends.torch.kernels.append import SIZES as APPEND_SIZES
+from tirage.backends.torch.kernels.edit import SIZES as EDIT_SIZES
+from tirage.backends.torch.kernels.views import SIZES as VIEW_SIZES
 
 _TYPES = (
     dict.fromkeys(("mass_ptr", "sums_ptr", "meta_ptr", "token_ptr", "support_ptr", "state_ptr"), "*i64")
@@ -58,7 +60,7 @@ _SLOTS = (
         ),
         "*i32",
     )
-    | dict.fromkeys((*edits.SIZES, *advance.SIZES, *views.SIZES), "i32")
+    | dict.fromkeys((*EDIT_SIZES, *APPEND_SIZES, *VIEW_SIZES), "i32")
     | dict.fromkeys(("used_ptr", "phrase_own_ptr"), "*u8")
 )  # fmt: skip
 """Arguments of the kernels that step rows whose tables lie on the device, where others have other types."""

@@ -56,6 +56,10 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 """Which part may import which: only from lines below its own. Parts on one line know nothing of each other."""
 
 
+KERNEL_FOLDERS = ("reports", "open_range", "sets", "histogram", "exact")
+"""Folders of the Triton kernels, from the top: each imports from those behind it, and from none of their launches."""
+
+
 def parsed(path: Path) -> ast.Module:
     # All files together have a million nodes: not to be kept, nor to be looked at by the garbage collector.
     gc.disable()
@@ -267,6 +271,19 @@ def test_imports_point_downward() -> None:
 )
 def test_the_check_of_imports_can_fail(importer: str, text: str, wrong: list[str]) -> None:
     assert wrong_imports(importer, ast.parse(text)) == wrong
+
+
+def test_the_folders_of_the_kernels_import_what_is_below_them() -> None:
+    package = "tirage.backends.torch.kernels."
+    wrong = []
+    for path in python_files("src"):
+        home, _, _ = module_of(path).removeprefix(package).partition(".")
+        if module_of(path).startswith(package) and home in KERNEL_FOLDERS:
+            below = {home, "layout", *KERNEL_FOLDERS[KERNEL_FOLDERS.index(home) :]}
+            read = {name.removeprefix(package).split(".")[0] for name in imports(parsed(path)) if package in name}
+            wrong += [f"{module_of(path)}: {name}" for name in sorted(read - below)]
+    assert wrong == []
+    assert {path.name for path in (SOURCE / "backends/torch/kernels").iterdir() if path.is_dir()} >= {*KERNEL_FOLDERS}
 
 
 def circle(reads: Mapping[str, set[str]]) -> list[str]:

@@ -32,7 +32,7 @@ KERNELS = (
 def names_used() -> set[tuple[str, str]]:
     """The module and the name of all that the kernels use of Triton."""
     found = set()
-    for path in (Path(tirage.backends.torch.__file__).parent / "kernels").glob("*.py"):
+    for path in (Path(tirage.backends.torch.__file__).parent / "kernels").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in OF_OLDEST:
                 found.add((node.value.id, node.attr))

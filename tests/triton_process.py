@@ -105,13 +105,13 @@ def changed(pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
     """The kernels with pieces of their source replaced, each in the one module where it stands."""
     package = Path(str(kernels.__file__)).parent
     name = f"kernels_{len(list(folder.iterdir()))}"
-    sources = {path.name: path.read_text() for path in package.glob("*.py")}
+    sources = {path.relative_to(package): path.read_text() for path in package.rglob("*.py")}
     for right, wrong in pieces:
         found = [each for each, source in sources.items() if right in source]
         assert [sources[each].count(right) for each in found] == [1], f"{right!r} stands in {found}"
         sources[found[0]] = sources[found[0]].replace(right, wrong)
-    (folder / name).mkdir()
     for each, source in sources.items():
+        (folder / name / each).parent.mkdir(parents=True, exist_ok=True)
         (folder / name / each).write_text(source.replace(kernels.__name__, name))
     with patch.object(sys, "path", [str(folder), *sys.path]):
         module = import_module(name)

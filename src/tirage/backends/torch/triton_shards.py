@@ -25,7 +25,8 @@ from tirage.backends.torch import kernels
 from tirage.backends.torch import triton as whole
 from tirage.backends.torch.communicator import Communicator, VocabShard
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.kernels import lanes, layout
+from tirage.backends.torch.kernels import layout
+from tirage.backends.torch.kernels.histogram import lanes
 from tirage.backends.torch.plan import AS_SET, CUTS, DYNAMIC, HEADER, IS_GREEDY, LAWS, SUMS, DrawPlan
 from tirage.backends.torch.rule import integers, keys, values
 from tirage.backends.torch.shard_reports import ToldRows

@@ -9,10 +9,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.brackets import keep_lanes
-from tirage.backends.torch.kernels.carry import CARRIED, follow
-from tirage.backends.torch.kernels.entropy import is_temperature
-from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob
+from tirage.backends.torch.kernels.exact.carry import CARRIED, follow
+from tirage.backends.torch.kernels.exact.entropy import is_temperature
+from tirage.backends.torch.kernels.exact.probability import mixed_logprob
+from tirage.backends.torch.kernels.exact.rule import (
+    NEG_INF,
+    key_of,
+    ln_of,
+    log2_fixed,
+    logprob_of,
+)
+from tirage.backends.torch.kernels.exact.thresholds import is_xtc
+from tirage.backends.torch.kernels.histogram.level_ranges import has_levels
 from tirage.backends.torch.kernels.layout import (
     IS_GREEDY,
     LANES,
@@ -21,18 +29,15 @@ from tirage.backends.torch.kernels.layout import (
     VARYING,
     WIDTH,
 )
-from tirage.backends.torch.kernels.level_ranges import has_levels
-from tirage.backends.torch.kernels.reads import base_of, is_joint
+from tirage.backends.torch.kernels.open_range.exclusion import is_on
+from tirage.backends.torch.kernels.reports.told import is_told, tell_set
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
-from tirage.backends.torch.kernels.rule import (
-    NEG_INF,
-    key_of,
-    ln_of,
-    log2_fixed,
-    logprob_of,
-    weight_of,
-)
-from tirage.backends.torch.kernels.sets import (
+from tirage.backends.torch.kernels.sets.brackets import keep_lanes
+from tirage.backends.torch.kernels.sets.drawn import drawn_weights, target_exponents
+from tirage.backends.torch.kernels.sets.reads import base_of, is_joint
+from tirage.backends.torch.kernels.sets.smoothing import smooth
+from tirage.backends.torch.kernels.sets.steps import run_step
+from tirage.backends.torch.kernels.sets.words import (
     ALL_LOW,
     ALL_NUMBER,
     ALL_TOP,
@@ -88,15 +93,10 @@ from tirage.backends.torch.kernels.sets import (
     weights_at,
     word,
 )
-from tirage.backends.torch.kernels.smoothing import smooth
-from tirage.backends.torch.kernels.steps import run_step
-from tirage.backends.torch.kernels.thresholds import is_xtc
-from tirage.backends.torch.kernels.told import is_told, tell_set
 from tirage.backends.torch.plan import AS_SET, BY_PASSES
 from tirage.exact import numbers
-from tirage.exact.numbers import LOG2E_23
 from tirage.operators import END, FIRST_FILTER
-from tirage.operators.adaptive_p import ADAPTIVE_P, INVERSE_WIDTH
+from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.tfs import TFS
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 
@@ -110,7 +110,6 @@ _ALWAYS = tl.constexpr(1 << 32)
 CHANCES, STATES = 1, 2
 """What is told of rows: the chance of the token before adaptive-p, or what the row carries after it."""
 _STATES = tl.constexpr(STATES)
-_INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
 # fmt: off
@@ -333,33 +332,6 @@ def coin_of(meta_ptr, steps):
 # --- the weights that are drawn from ----------------------------------------------------------------------------------
 
 
-@triton.jit
-def drawn_weights(ids, x, key, state_ptr):
-    """int64 weights of tokens, any shape, once all steps have run; 0 where there is none."""
-    m, c, trimmed, left = scales_of(state_ptr)
-    _, w = weights_at(ids, x, key, m, c, trimmed, left)
-    if word(state_ptr, IS_ONE) != 0:
-        w = tl.where(key > NEG_INF, _CERTAIN, w * 0)
-    if word(state_ptr, TARGET) >= 0:
-        q = target_exponents(w, state_ptr) - word(state_ptr, NEAREST).to(tl.int32)
-        w = tl.where(key > NEG_INF, weight_of(q), w * 0)
-    return w
-
-
-@triton.jit
-def target_exponents(w, state_ptr):
-    """int32 exponents of weights, any shape, by how far their shares are from the target of adaptive-p (S-O15).
-
-    Each operation is one of binary64, rounded once.
-    """
-    p = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64)
-    target = word(state_ptr, TARGET).to(tl.float64) * tl.full((), 2.0**-32, tl.float64)
-    distance = tl.abs(p - target) * tl.full((), _INVERSE_WIDTH, tl.float64)
-    square = tl.full((), 10.0, tl.float64) * (distance * distance)
-    return (square / (tl.full((), 1.0, tl.float64) + distance) * tl.full((), _LOG2E, tl.float64)).to(tl.int32)
-
-
-# fmt: off
 @triton.jit(noinline=True)
 def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Writes the mass of the set and its least exponent under adaptive-p."""
@@ -486,9 +458,7 @@ def logprob_of_both(list_ptr, state_ptr, token, size):
     is_held = holds(list_ptr, state_ptr, key, token)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)
     w_on = tl.where(is_held != 0, drawn_weights(token, x, key, state_ptr), 0)
-    return mixed_logprob(
-        w_off, word(state_ptr, TOTAL_WITHOUT), w_on, word(state_ptr, TOTAL), word(state_ptr, SHARE)
-    )
+    return mixed_logprob(w_off, word(state_ptr, TOTAL_WITHOUT), w_on, word(state_ptr, TOTAL), word(state_ptr, SHARE))
 
 
 @triton.jit
@@ -505,4 +475,6 @@ def holds(list_ptr, state_ptr, key, token):
             low = tl.where(is_before, low, middle)
         found = (tl.load(list_ptr + low) == token).to(tl.int32)
     return found
+
+
 # fmt: on

@@ -12,7 +12,7 @@ VARYING = ("plane", "columns", "steps", "room", "run", "counts")
 """Arguments that change with the requests: kernels are not compiled anew for their values."""
 
 LANES = tl.constexpr(BINS)
-"""Lanes of the histogram of logits, the last for what is not counted: `kernels.lanes` says where they lie."""
+"""Lanes of the histogram of logits, the last for what is not counted: `histogram.lanes` says where they lie."""
 NOT_COUNTED = tl.constexpr(BINS - 1)
 KNOTS = 8
 """Logits of a sample of the row between which its lanes are spread evenly."""
@@ -44,7 +44,7 @@ then on they hold something else."""
 
 TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT, BEHIND = (tl.constexpr(at) for at in (1, 2, 3, 4))
 """Whether the terms of a row are summed where it is split, or before, or the row is split already, or whether those
-above its open range are, for the threshold of a set that is cut there (`behind`); 0 where none are."""
+above its open range are, for the threshold of a set that is cut there (`open_range.behind`); 0 where none are."""
 
 MANY = tl.constexpr(16)
 """A row of whose tokens more than one in so many is open is read once more: each is read some 18 times otherwise."""

@@ -5,18 +5,43 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.cuts import cut_top_k, cut_top_p, reopened
-from tirage.backends.torch.kernels.entropy import factor_of, is_dynamic, is_temperature, last_scale, scaled, sum_ties
-from tirage.backends.torch.kernels.exclusion import (
-    count_from_head,
-    find_head,
-    is_on,
-    left_by_xtc,
-    mixed_logprob,
-    share_of_xtc,
-    weight_left,
+from tirage.backends.torch.kernels.exact.entropy import (
+    factor_of,
+    is_dynamic,
+    is_temperature,
+    last_scale,
+    scaled,
+    sum_ties,
+)
+from tirage.backends.torch.kernels.exact.probability import mixed_logprob
+from tirage.backends.torch.kernels.exact.rule import (
+    NEG_INF,
+    NO_ID,
+    POS_INF,
+    exponent_of,
+    is_in,
+    key_of,
+    ln_of,
+    log2_fixed,
+    logprob_of,
+    target_of,
+    uniform,
+    value_of,
+    weight_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.first_tokens import cut_top_h, first_of_top_h, is_top_h
+from tirage.backends.torch.kernels.exact.thresholds import (
+    is_by_logit,
+    is_min_p,
+    is_top_p,
+    is_xtc,
+    judged,
+    least_by_key,
+    least_kept,
+    least_number,
+    reads_mass,
+    reads_sums,
+    widest_of,
+)
 from tirage.backends.torch.kernels.layout import (
     ABOVE,
     ABOVE_LAST,
@@ -52,39 +77,34 @@ from tirage.backends.torch.kernels.layout import (
     constant,
     sum_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.levels import has_levels, is_leveled, is_removed, keep_levels, largest_left
-from tirage.backends.torch.kernels.lists import open_count, open_keys, sum_terms
-from tirage.backends.torch.kernels.rule import (
-    NEG_INF,
-    NO_ID,
-    POS_INF,
-    exponent_of,
-    is_in,
-    key_of,
-    ln_of,
-    log2_fixed,
-    logprob_of,
-    target_of,
-    uniform,
-    value_of,
-    weight_of,
+from tirage.backends.torch.kernels.open_range.cuts import cut_top_k, cut_top_p, reopened
+from tirage.backends.torch.kernels.open_range.exclusion import (
+    count_from_head,
+    find_head,
+    is_on,
+    left_by_xtc,
+    share_of_xtc,
+    weight_left,
 )  # fmt: skip
-from tirage.backends.torch.kernels.sparing import is_before, is_spared
-from tirage.backends.torch.kernels.thresholds import (
-    is_by_logit,
-    is_min_p,
-    is_top_p,
-    is_xtc,
-    judged,
-    least_by_key,
-    least_kept,
-    least_number,
-    reads_mass,
-    reads_sums,
-    widest_of,
+from tirage.backends.torch.kernels.open_range.first_tokens import cut_top_h, first_of_top_h, is_top_h
+from tirage.backends.torch.kernels.open_range.levels import (
+    has_levels,
+    is_leveled,
+    is_removed,
+    keep_levels,
+    largest_left,
 )
-from tirage.backends.torch.kernels.told import tell_first, tell_greedy, tell_scale, tell_second
-from tirage.backends.torch.kernels.totals import is_in_doubt, is_plain, lower_mass, set_mass, step_at, store_base
+from tirage.backends.torch.kernels.open_range.lists import open_count, open_keys, sum_terms
+from tirage.backends.torch.kernels.open_range.sparing import is_before, is_spared
+from tirage.backends.torch.kernels.open_range.totals import (
+    is_in_doubt,
+    is_plain,
+    lower_mass,
+    set_mass,
+    step_at,
+    store_base,
+)
+from tirage.backends.torch.kernels.reports.told import tell_first, tell_greedy, tell_scale, tell_second
 from tirage.exact.philox import Domain
 from tirage.operators.top_k import TOP_K
 

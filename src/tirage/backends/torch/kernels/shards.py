@@ -10,9 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.ends import measure_run, settle_row
-from tirage.backends.torch.kernels.exclusion import is_on, mixed_logprob, share_of_xtc, weight_left
-from tirage.backends.torch.kernels.lanes import SAMPLED, store_knots
+from tirage.backends.torch.kernels.exact.probability import mixed_logprob
+from tirage.backends.torch.kernels.exact.rule import POS_INF, exponent_of, is_in, key_of, value_of, weight_of
+from tirage.backends.torch.kernels.histogram.lanes import SAMPLED, store_knots
 from tirage.backends.torch.kernels.layout import (
     FIRST_C,
     HEAD_ID,
@@ -26,10 +26,11 @@ from tirage.backends.torch.kernels.layout import (
     WIDTH,
     constant,
 )  # fmt: skip
+from tirage.backends.torch.kernels.measure import measure_run, settle_row
+from tirage.backends.torch.kernels.open_range.exclusion import is_on, share_of_xtc, weight_left
+from tirage.backends.torch.kernels.open_range.sparing import is_spared
+from tirage.backends.torch.kernels.reports.told import LAST_ID, LAST_KEY, LAW, LAWS, MASS, C, note
 from tirage.backends.torch.kernels.resolve import drawn_from, uniform_of
-from tirage.backends.torch.kernels.rule import POS_INF, exponent_of, is_in, key_of, value_of, weight_of
-from tirage.backends.torch.kernels.sparing import is_spared
-from tirage.backends.torch.kernels.told import LAST_ID, LAST_KEY, LAW, LAWS, MASS, C, note
 
 _ALWAYS, _BY_CUTS = tl.constexpr(1 << 32), tl.constexpr(False)
 

@@ -5,8 +5,8 @@ the drawn one; the last block puts those of its row together, and takes its firs
 looks for the next one of that block alone. Then it looks up the tokens that the row names. Rows that report nothing, or
 have no token, are not read (S-L5).
 
-What a row was drawn from is what the draw has told (`laws`): two tokens between which a set lies, or marks of those
-that it has. Where tokens are ordered by their logprobs, `view_ends` writes these, and they stand for logits.
+What a row was drawn from is what the draw has told (`reports.laws`): two tokens between which a set lies, or marks of
+those that it has. Where tokens are ordered by their logprobs, `view_ends` writes these, and they stand for logits.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.ends import is_last
-from tirage.backends.torch.kernels.laws import goes_by_logprob, largest_of, logprobs_of, mass_of, own_logprob, shown
-from tirage.backends.torch.kernels.layout import SUMMANDS
-from tirage.backends.torch.kernels.rule import (
+from tirage.backends.torch.kernels.exact.rule import (
     NEG_INF,
     exponent_of,
     is_spoiled,
@@ -27,7 +24,17 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )
-from tirage.backends.torch.kernels.told import SCALE, C
+from tirage.backends.torch.kernels.layout import SUMMANDS
+from tirage.backends.torch.kernels.measure import is_last
+from tirage.backends.torch.kernels.reports.laws import (
+    goes_by_logprob,
+    largest_of,
+    logprobs_of,
+    mass_of,
+    own_logprob,
+    shown,
+)
+from tirage.backends.torch.kernels.reports.told import SCALE, C
 from tirage.sampling_metadata import View
 
 _NONE, _RAW, _SAMPLED = (tl.constexpr(int(view)) for view in (View.NONE, View.RAW, View.SAMPLED))
