@@ -22,25 +22,38 @@ SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED, LISTED, ARRIVED = (tl.co
 PROGRAM = tl.constexpr(HEADER)
 
 ROW = 34
-"""Numbers of a row, int32: its largest and its least key, the lowest key of the open range, the one above that range,
-the least and the greatest key that a token has in it, whether every block is weighed, whether the terms of all its
-tokens are summed on the way, the constant c of the last temperature as bits, those of what a dynamic temperature is
-divided by, 0 until it is known, key and id of the token before which XTC removes all, the key from which the weights of
-what that leaves count, which row of a table says what it never removes, as bits the factor of masses that count from
-the first knot, 0 where they tell nothing, the lowest key of the lower range and the one above it, how many keys of that
-range are listed, a bit for each step that removes no token, the lowest key of the core, which is in every set and
-mostly lies above the open range, and the key above it, key and id of the token behind which a typical left a hole,
-the key at which that ends, the last lanes of both open ranges while these are looked for, and the knots."""
+"""Numbers of a row, int32, which the launches of a draw hand on."""
 WIDTH = tl.constexpr(ROW)
-(
-    HIGH, LOW, LOWEST, TOP, LEAST, GREATEST, WHOLE, ADDED, LAST, FACTOR, HEAD_KEY, HEAD_ID, LEFT_HIGH, SLOT, RATE,
-    LOWER, LOWER_TOP, LOWER_LENGTH, IDLE, CORE, CORE_TOP, HOLE_KEY, HOLE_ID, HOLE_END, REACH, WIDEST,
-    KNOT,
-) = (tl.constexpr(at) for at in range(ROW - KNOTS + 1))  # fmt: skip
+HIGH = tl.constexpr(0)  # its largest key
+LOW = tl.constexpr(1)  # its least key
+LOWEST = tl.constexpr(2)  # the lowest key of the open range
+TOP = tl.constexpr(3)  # the key above that range
+LEAST = tl.constexpr(4)  # the least key that a token has in it
+GREATEST = tl.constexpr(5)  # the greatest
+WHOLE = tl.constexpr(6)  # whether every block is weighed
+ADDED = tl.constexpr(7)  # when the terms of its tokens are summed: `TO_BE_SUMMED` and those behind it, 0 for never
+LAST = tl.constexpr(8)  # c of the last temperature, float32 bits
+FACTOR = tl.constexpr(9)  # what c of a dynamic temperature is divided by, 0 until it is known
+HEAD_KEY = tl.constexpr(10)  # XTC removes all before this token
+HEAD_ID = tl.constexpr(11)
+LEFT_HIGH = tl.constexpr(12)  # the key from which the weights of what XTC leaves count
+SLOT = tl.constexpr(13)  # which row of a table says what XTC never removes
+RATE = tl.constexpr(14)  # the factor of masses that count from the first knot, float32 bits; 0 where they tell nothing
+LOWER = tl.constexpr(15)  # the lowest key of the lower open range
+LOWER_TOP = tl.constexpr(16)  # the key above that range
+LOWER_LENGTH = tl.constexpr(17)  # how many of its tokens are listed
+IDLE = tl.constexpr(18)  # a bit for each step that removes no token
+CORE = tl.constexpr(19)  # the lowest key of the core, which is in every set and mostly lies above the open range
+CORE_TOP = tl.constexpr(20)  # the key above the core
+HOLE_KEY = tl.constexpr(21)  # a typical left a hole behind this token ...
+HOLE_ID = tl.constexpr(22)
+HOLE_END = tl.constexpr(23)  # ... down to this key
+REACH = tl.constexpr(24)  # the last lane of the open range, while that is looked for
+WIDEST = tl.constexpr(25)  # that of the lower one
+KNOT = tl.constexpr(26)  # the first of its `KNOTS` knots
 
 SECOND, PARTS = HOLE_END, LOWER_LENGTH
-"""Words that hold the first lane of the lower range, and whether there may be one, while ranges are looked for; from
-then on they hold something else."""
+"""While ranges are looked for: the first lane of the lower one, and whether there may be one."""
 
 TO_BE_SUMMED, SUMMED_ALREADY, IS_SPLIT, BEHIND = (tl.constexpr(at) for at in (1, 2, 3, 4))
 """Whether the terms of a row are summed where it is split, or before, or the row is split already, or whether those
@@ -52,23 +65,31 @@ MANY = tl.constexpr(16)
 TERMS = 5
 """Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""
 SUMMANDS, ADDENDS = tl.constexpr(plan.SUMS), tl.constexpr(TERMS)
-"""Those of a row, between which bounds its mass under the first temperature lies, what weighs between its open
-ranges under the first and under the last temperature, what is left of a weight that top-p cuts, the mass of the set
-that the last temperature saw; what `plan.SUMS` says of laws stands behind them (`kernels.told`)."""
-MASS_FROM, MASS_TO, GAP_FIRST, GAP_LAST, LEFT, BASE = (tl.constexpr(at) for at in range(TERMS, plan.LAWS))
+"""All numbers of a row that are sums, and those of one step; behind what follows here is what `plan.SUMS` says of laws
+(`reports.told`)."""
+MASS_FROM = tl.constexpr(TERMS)  # the least mass of the row under the first temperature
+MASS_TO = tl.constexpr(TERMS + 1)  # the greatest
+GAP_FIRST = tl.constexpr(TERMS + 2)  # what lies between the open ranges weighs under the first temperature
+GAP_LAST = tl.constexpr(TERMS + 3)  # the same under the last one
+LEFT = tl.constexpr(TERMS + 4)  # what is left of a weight that a top-p cuts
+BASE = tl.constexpr(TERMS + 5)  # the mass of the set that the last temperature saw
 
 ENDS = 3
 """Numbers of a block that the first pass finds, int32: its largest key, its least one, and its mass as float32 bits."""
 
 PLANES = 4
-"""Masses of a block, int64: of all its tokens under the first c and under the last, and of those above the open range
-under both."""
-ALL_FIRST, ALL_LAST, ABOVE_FIRST, ABOVE_LAST = (tl.constexpr(at) for at in range(PLANES))
+"""Masses of a block, int64."""
+ALL_FIRST = tl.constexpr(0)  # of all its tokens under the first temperature
+ALL_LAST = tl.constexpr(1)  # under the last one
+ABOVE_FIRST = tl.constexpr(2)  # of those above the open range, under the first temperature
+ABOVE_LAST = tl.constexpr(3)  # under the last one
 
 COUNTS = 4
-"""Counts of a block, int32: its tokens with weight, those above the open range, those above it with weight, and those
-in it."""
-WEIGHTY, ABOVE, ABOVE_WEIGHTY, OPEN = (tl.constexpr(at) for at in range(COUNTS))
+"""Counts of a block, int32."""
+WEIGHTY = tl.constexpr(0)  # its tokens that weigh something
+ABOVE = tl.constexpr(1)  # those above the open range
+ABOVE_WEIGHTY = tl.constexpr(2)  # those of them that weigh something
+OPEN = tl.constexpr(3)  # those in the open range
 
 
 @triton.jit
