@@ -22,7 +22,7 @@ _TYPES = (
     dict.fromkeys(("mass_ptr", "sums_ptr", "meta_ptr", "token_ptr", "support_ptr", "state_ptr"), "*i64")
     | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
     | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr", "planes_ptr"), "*i32")
-    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts", "planes", "buckets"), "i32")
+    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts", "marks", "buckets"), "i32")
     | {
         "status_ptr": "*i8",
         "bad_ptr": "*u8",

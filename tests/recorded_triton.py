@@ -360,6 +360,9 @@ class WideBuilder(InterpreterBuilder):
     def create_expand_dims(self, arg: TensorHandle, axis: int) -> TensorHandle:
         return TensorHandle(np.expand_dims(arg.data, axis + 1), arg.dtype.scalar)
 
+    def create_reshape(self, arg: TensorHandle, shape: Sequence[int], allow_reorder: bool) -> TensorHandle:
+        return TensorHandle(arg.data.reshape(len(arg.data), *shape), arg.dtype.scalar)
+
     def create_broadcast(self, arg: TensorHandle, shape: Sequence[int]) -> TensorHandle:
         return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *shape)), arg.dtype.scalar)
 

@@ -221,7 +221,7 @@ def test_pytorch_finds_nothing_wrong_with_a_draw_that_notes_states() -> None:
     there = _filled(TorchBatch, history_capacity=32).device_rows()
     tables = [there.tables[name].clone() for name in ops.TABLES]
     layout = there.layout
-    flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes, layout.keeps)
+    flags = (layout.draws, layout.filters, layout.sums, layout.set_needs, layout.changes, layout.keeps)
     given = (_logits(1, len(ASKED)).nan_to_num(0.0), None, torch.arange(len(ASKED)), there.tables["carry"].clone())
     kept = {"test_schema", "test_faketensor"}
     found = torch.library.opcheck(

@@ -21,7 +21,7 @@ from tirage.backends.torch import told
 from tirage.backends.torch.device import ops, report
 from tirage.backends.torch.device.rows import DeviceRows
 from tirage.backends.torch.log_op import log_mass
-from tirage.backends.torch.plan import COUNTS, LAW, LAWS, REWRITES
+from tirage.backends.torch.plan import COUNTS, LAW, LAWS, LISTS, MARKS, ORDERS, REWRITES
 from tirage.batch.torch import TorchBatch
 from tirage.exact import logs
 from tirage.exact.keys import POS_INF_KEY
@@ -318,7 +318,7 @@ def test_as_many_tokens_as_can_be_named() -> None:
 def test_rows_of_any_filters_stay_on_the_device() -> None:
     there = same(30, AS_SETS, (*FIELDS, "support_sizes", "seeds"))
     assert not there._hosted
-    assert there._there.layout.planes == 4 + REWRITES + COUNTS
+    assert there._there.layout.set_needs == LISTS | MARKS | ORDERS | REWRITES | COUNTS
 
 
 @pytest.mark.parametrize(

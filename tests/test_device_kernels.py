@@ -106,7 +106,7 @@ def given(*params: Any) -> tuple[Any, ...]:
     there = batch_of(*params, history_capacity=32).device_rows()
     tables = [there.tables[name].clone() for name in ops.TABLES]
     layout = there.layout
-    flags = (layout.draws, layout.filters, layout.sums, layout.planes, layout.changes, layout.keeps)
+    flags = (layout.draws, layout.filters, layout.sums, layout.set_needs, layout.changes, layout.keeps)
     return logits(3), None, torch.arange(4), there.tables["carry"].clone(), tables, layout.edits, 32, *flags
 
 
@@ -211,7 +211,7 @@ def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch
             tables = _tables(rows, width)
             x, at = torch.empty(rows, 128_256, device="meta"), torch.empty(rows, dtype=torch.int64, device="meta")
             for copies in (True, False):
-                needs = {"draws": True, "filters": True, "sums": True, "planes": 0, "keeps": width > 1}
+                needs = {"draws": True, "filters": True, "sums": True, "set_needs": 0, "keeps": width > 1}
                 launches.draw(x, None, at, tables, room=width + 1, **needs, copies=copies)
             launches.append(at, at, tables, room=width + 1, size=128_256)
             sets, status = torch.empty(rows, SUMS, dtype=torch.int64, device="meta"), at.to(torch.int8)

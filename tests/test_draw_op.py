@@ -17,7 +17,20 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import tirage
 from tirage.backends.torch import draw_op
 from tirage.backends.torch.device.row_form import form_of
-from tirage.backends.torch.plan import AS_SET, BY_PASSES, FILTERS, HEADER, IS_GREEDY, DrawPlan, can_run, listed
+from tirage.backends.torch.plan import (
+    AS_SET,
+    BY_PASSES,
+    COUNTS,
+    FILTERS,
+    HEADER,
+    IS_GREEDY,
+    LISTS,
+    MARKS,
+    ORDERS,
+    DrawPlan,
+    can_run,
+    listed,
+)
 from tirage.history import History
 from tirage.operators.logit_bias import ADD
 from tirage.operators.min_keep import FLOORED
@@ -184,16 +197,16 @@ def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.M
 
     found = kernel_keys(monkeypatch)
 
-    def launched(rows: int, filters: int, planes: int) -> None:
+    def launched(rows: int, filters: int, set_needs: int) -> None:
         meta = torch.empty(rows, HEADER + 6 * filters, dtype=torch.int64, device="meta")
         bad = torch.empty(rows, dtype=torch.bool, device="meta")
         x = torch.empty(rows, 128_256, device="meta")
-        triton.launch(x, bad, meta, draws=True, filters=True, sums=True, planes=planes)
+        triton.launch(x, bad, meta, draws=True, filters=True, sums=True, set_needs=set_needs)
 
     for rows in (1, 2, 3, 16, 17, 512):
         for filters in (1, 2, 8, 16, 17):
-            for planes in range(5):
-                launched(rows, filters, planes)
+            for set_needs in (0, *(LISTS | more for more in (0, MARKS, ORDERS, COUNTS))):
+                launched(rows, filters, set_needs)
     assert {name: len(keys) for name, keys in found.items()} == dict.fromkeys(
         ("measure", "bound", "split_first", "split", "resolve", "general"), 1
     )

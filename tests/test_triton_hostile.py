@@ -310,7 +310,13 @@ SET_MISTAKES = {
     "XTC takes the last of the top along": ("== 2, -1, last_id - 1)", "== 2, -1, last_id)"),
     "what both laws of XTC hold counts twice": ("((w > 0) & (marked == 0))", "(w > 0)"),
     "XTC removes what it spares": ("& before & (spared == 0)) == 0", "& before) == 0"),
-    "what XTC spares is taken for drawn without it": ("marked = before & 1", "marked = before"),
+    "what XTC spares is taken for drawn without it": (
+        "return list_ptr + size + ((size + 31) >> 5)", "return list_ptr + size",
+    ),
+    "marks of neighbours are those of one of them": ("words = tl.sum(tl.reshape(", "words = tl.max(tl.reshape("),
+    "marks of a list stand in its order": (
+        "(marks_ptr + (ids >> 5), bits", "(marks_ptr + ((first + tl.arange(0, PART)) >> 5), bits",
+    ),
     "what XTC is given is taken for kept where a step lists its own": (
         "if (cuts == 0) |", "if (cuts >= 0) |",
     ),

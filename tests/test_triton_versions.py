@@ -18,7 +18,19 @@ OF_OLDEST = {
     "tl": frozenset({
         *("abs", "arange", "atomic_add", "atomic_max", "atomic_min", "cdiv", "constexpr", "cumsum"),
         *("debug_barrier", "div_rn", "expand_dims", "full", "gather", "histogram", "load", "max", "maximum"),
-        *("min", "minimum", "philox", "program_id", "sqrt_rn", "static_range", "store", "sum", "umulhi", "where"),
+        *(
+            "min",
+            "minimum",
+            "philox",
+            "program_id",
+            "reshape",
+            "sqrt_rn",
+            "static_range",
+            "store",
+            "sum",
+            "umulhi",
+            "where",
+        ),
         *("float32", "float64", "int1", "int8", "int32", "int64", "uint8", "uint32", "uint64"),
     }),
 }

@@ -29,7 +29,7 @@ MISTAKES = {
     "marks are not looked at": ("if word(law_ptr, IS_LISTED) != 0:", "if word(law_ptr, IS_LISTED) < 0:"),
     "both sets have the marks of the first": ("& bit) != 0)", "& 1) != 0)"),
     "marks of another draw stay": ("tl.store(kept_ptr + at, marked.to(tl.uint8), mask=at < keeps)", "pass"),
-    "what is drawn without XTC is not marked": ("mask=at < tl.where(is_mixed, keeps, 0)", "mask=at < 0"),
+    "what is drawn without XTC is not marked": ("at < tl.where(is_mixed, keeps, 0))", "at < 0)"),
     "what XTC leaves is not marked": ("tl.store(kept_ptr + ids, (before | by)", "tl.store(kept_ptr + ids, before"),
     "weights count from the largest logit that is left": (
         "m, total = largest_of(sums_ptr), mass_of(sums_ptr)",

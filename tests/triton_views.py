@@ -94,7 +94,7 @@ def _reported(job: Job, asked: SamplingMetadata) -> tuple[NDArray[np.int64], NDA
               torch.from_numpy(asked.top_n.astype(np.int64)[:, None]),
               torch.from_numpy(asked.asked_ids.reshape(count, ASKED)))  # fmt: skip
     slots, kept = torch.arange(count), torch.empty(count, size, dtype=torch.uint8)
-    beside = replace(triton._beside(rows, x, tells=bool(drawing.planes)), slots=slots, scale=tables[1], kept=kept)
+    beside = replace(triton._beside(rows, x, tells=bool(drawing.set_needs)), slots=slots, scale=tables[1], kept=kept)
     seen: list[Any] = []
 
     def drawn(x: torch.Tensor, meta: torch.Tensor, work: Any, beside: Any) -> Any:

@@ -20,23 +20,27 @@ DrawnRows = tuple[Tensor, Tensor, Tensor, Tensor]
 
 torch.library.define(
     "tirage::draw",
-    "(Tensor x, Tensor bad, Tensor meta, bool draws, bool filters, bool sums, int planes=0) -> "
+    "(Tensor x, Tensor bad, Tensor meta, bool draws, bool filters, bool sums, int set_needs=0) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
 )
 
 
-def draw(x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool, sums: bool, planes: int = 0) -> DrawnRows:
+def draw(
+    x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool, sums: bool, set_needs: int = 0
+) -> DrawnRows:
     """One token for each row of float32 logits [B, V] after their edits, and what is known of it.
 
     `bad` bool [B] are rows that have no token whatever their logits. `meta` int64 [B, columns] as `plan` describes it,
     where the kernels count while they run: draws on two CUDA streams at a time need one each. `draws`, `filters`,
-    `sums` and `planes` are those of the rows' `DrawPlan`.
+    `sums` and `set_needs` are those of the rows' `DrawPlan`.
     """
-    return torch.ops.tirage.draw(x, bad, meta, draws, filters, sums, planes)
+    return torch.ops.tirage.draw(x, bad, meta, draws, filters, sums, set_needs)
 
 
 @torch.library.register_fake("tirage::draw")
-def _shapes(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, planes: int = 0) -> DrawnRows:
+def _shapes(
+    x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, set_needs: int = 0
+) -> DrawnRows:
     rows = x.shape[0]
     kinds = (torch.int64, torch.float32, torch.int64, torch.int8)
     token, logprob, support, status = (torch.empty(rows, dtype=kind, device=x.device) for kind in kinds)
@@ -44,19 +48,21 @@ def _shapes(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, su
 
 
 @torch.library.impl("tirage::draw", "CPU")
-def _on_cpu(x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, planes: int = 0) -> DrawnRows:
+def _on_cpu(
+    x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, set_needs: int = 0
+) -> DrawnRows:
     return on_host(x, bad, meta)
 
 
 @torch.library.impl("tirage::draw", "CUDA")
 def _on_cuda(
-    x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, planes: int = 0
+    x: Tensor, bad: Tensor, meta: Tensor, draws: bool, filters: bool, sums: bool, set_needs: int = 0
 ) -> DrawnRows:
     from tirage.backends.torch.triton import launch
 
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(x):
-        return launch(x, bad, meta, draws=draws, filters=filters, sums=sums, planes=planes)
+        return launch(x, bad, meta, draws=draws, filters=filters, sums=sums, set_needs=set_needs)
 
 
 def on_host(

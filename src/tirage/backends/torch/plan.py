@@ -53,13 +53,10 @@ steps."""
 
 FEW = 4096
 """Tokens that are listed and summed sooner than a whole row is."""
-ORDERS, APART = 2, 4
-"""What is added to the planes that rows need where some of them have a tail-free step: room for its counters, and bits
-of tokens where other steps may list them before it."""
-REWRITES = 8
-"""What is added to the planes that rows need where some of them smooth their logits, which are then changed."""
-COUNTS = 16
-"""What is added to the planes that rows need where the histogram of some of them tells where they are cut."""
+LISTS, MARKS, ORDERS, APART, REWRITES, COUNTS = (1 << at for at in range(6))
+"""What rows need that are drawn as sets, a bit each: a list of tokens; with XTC, marks of those that can be drawn
+without it; with tail-free, room for its counters, and bits of tokens where other steps may list them before it; with a
+smoothing, logits that may be changed; a histogram where that tells how some row is cut."""
 DYNAMIC = (DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED)
 """The temperatures that follow from a set."""
 _CLEARING = (TOP_P, MIN_P, MIN_P_LOGIT, EPSILON, TOP_A, ETA, P_LESS)
@@ -92,15 +89,15 @@ class DrawPlan:
     """What the kernels need to know of rows: `meta` int64 [B, columns], and what has to be done for some of them.
 
     The columns are those of the header and six for each step. `draws`, `filters` and `sums`: whether a row that is
-    drawn by passes draws, filters, or is one that `is_weighed` or `is_behind`. `planes`: the numbers for each token
-    that rows which are drawn as a set need room for.
+    drawn by passes draws, filters, or is one that `is_weighed` or `is_behind`. `set_needs`: what those need that are
+    drawn as sets, bits of `LISTS` to `COUNTS`.
     """
 
     meta: NDArray[np.int64]
     draws: bool
     filters: bool
     sums: bool
-    planes: int = 0
+    set_needs: int = 0
 
     @classmethod
     def of(cls, rows: SamplingMetadata) -> DrawPlan:
@@ -125,7 +122,7 @@ class DrawPlan:
         draws = kind == BY_PASSES
         weighed = is_weighed(ops, sums) | is_behind(programs, sums)
         some = [bool(which.any()) for which in (draws, filters & draws, weighed & draws)]
-        return cls(meta, *some, planes=planes_of(ops[kind == AS_SET]))
+        return cls(meta, *some, set_needs=set_needs_of(ops[kind == AS_SET]))
 
     def without_smoothing(self, which: NDArray[np.bool_]) -> DrawPlan:
         """The plan for rows `which` bool [B] whose logits are smoothed already: nothing runs in the place of it."""
@@ -139,7 +136,7 @@ class DrawPlan:
     @property
     def needs(self) -> dict[str, Any]:
         """What has to be done, by name."""
-        return {"draws": self.draws, "filters": self.filters, "sums": self.sums, "planes": self.planes}
+        return {"draws": self.draws, "filters": self.filters, "sums": self.sums, "set_needs": self.set_needs}
 
     def on(self, device: torch.device) -> Tensor:
         """`meta` [B, columns] on a device, in one copy that waits for nothing."""
@@ -147,30 +144,20 @@ class DrawPlan:
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-def planes_of(ops: NDArray[np.int64]) -> int:
-    """How many numbers for each token rows of `ops` [B, S] need that are drawn as a set: 0 where there are none.
-
-    One for its list, and one more with XTC, for what can be drawn without it. Bits of what is above one: 1 is that of
-    XTC, `ORDERS` of rows that need room to put tokens in order, `APART` of those where others are listed by then,
-    `REWRITES` and `COUNTS`.
-    """
+def set_needs_of(ops: NDArray[np.int64]) -> int:
+    """What rows of `ops` [B, S] need that are drawn as sets, bits of `LISTS` to `COUNTS`; 0 where there are none."""
     if not len(ops):
         return 0
     is_cut = (ops >= FIRST_FILTER) & ~np.isin(ops, (TEMPERATURE, *DYNAMIC))
-    is_apart = (ops == TFS) & (np.cumsum(is_cut, axis=1) > 1)
-    planes = 1 + bool(np.isin(ops, _COINS).any()) + ORDERS * bool((ops == TFS).any()) + APART * bool(is_apart.any())
-    counts = is_cut & ~np.isin(ops, (TFS, MIROSTAT_V2, ADAPTIVE_P))
-    return planes + REWRITES * bool((ops == SMOOTH).any()) + COUNTS * bool(counts.any())
-
-
-def rewrites(planes: int) -> bool:
-    """Whether rows that need these planes smooth their logits."""
-    return planes > 0 and bool(planes - 1 & REWRITES)
-
-
-def joined_planes(one: int, other: int) -> int:
-    """The planes that rows of both kinds need."""
-    return 1 + (one - 1 | other - 1) if one and other else one or other
+    needs = {
+        LISTS: True,
+        MARKS: np.isin(ops, _COINS),
+        ORDERS: ops == TFS,
+        APART: (ops == TFS) & (np.cumsum(is_cut, axis=1) > 1),
+        REWRITES: ops == SMOOTH,
+        COUNTS: is_cut & ~np.isin(ops, (TFS, MIROSTAT_V2, ADAPTIVE_P)),
+    }
+    return sum(bit for bit, rows in needs.items() if np.any(rows))
 
 
 def smooths_last(programs: NDArray[np.int64]) -> NDArray[np.bool_]:

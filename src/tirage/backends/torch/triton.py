@@ -18,7 +18,18 @@ from torch import Tensor
 from tirage.backends.groups import Ids, ranges, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.plan import APART, COUNTS, HEADER, ORDERS, SETS, SUMS, DrawPlan, rewrites, smooths_last
+from tirage.backends.torch.plan import (
+    APART,
+    COUNTS,
+    HEADER,
+    MARKS,
+    ORDERS,
+    REWRITES,
+    SETS,
+    SUMS,
+    DrawPlan,
+    smooths_last,
+)
 from tirage.backends.torch.rule import integers
 from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
@@ -61,7 +72,7 @@ def draw_into(
         logits, some = logits[at], taken(rows, which)
     early = ~smooths_last(some.programs)
     state, plan = edited(logits, some, early), DrawPlan.of(some).without_smoothing(early)
-    beside = _beside(some, logits, tells=bool(plan.planes))
+    beside = _beside(some, logits, tells=bool(plan.set_needs))
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):
         meta = plan.on(logits.device)
@@ -86,19 +97,19 @@ def launch(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int = 0,
+    set_needs: int = 0,
     beside: Beside | None = None,
     block: int = BLOCK,
     tile: int = TILE,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(token, logprob, support, status), each [B], of edited logits [B, V]; `bad` bool [B] are rows without a token.
 
-    `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `planes`. Everything is
-    allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a column
-    of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
+    `meta` int64 [B, columns] is that of a DrawPlan, and so are `draws`, `filters`, `sums` and `set_needs`. Everything
+    is allocated here and nothing is read by the host, so the launches may be part of a CUDA graph. They count in a
+    column of `meta`, which is 0 before and after them. Where rows smooth their logits, a copy is changed.
     """
-    needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
-    x = x.clone() if rewrites(planes) else x
+    needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "set_needs": set_needs}
+    x = x.clone() if set_needs & REWRITES else x
     bins = torch.zeros(x.shape[0], kernels.BINS, dtype=torch.int32, device=x.device)
     work = Workspace.of(x, bins, columns=meta.shape[1], **needs, block=block, tile=tile)
     _MEASURE[work.rows, triton.cdiv(work.blocks, RUN)](
@@ -133,8 +144,9 @@ class Workspace:
     draws: bool
     filters: bool
     sums: bool
-    planes: int
     counts: int
+    lists: bool
+    marks: int
     buckets: int
     ends: Tensor
     row: Tensor
@@ -153,7 +165,7 @@ class Workspace:
         draws: bool,
         filters: bool,
         sums: bool,
-        planes: int,
+        set_needs: int,
         block: int,
         tile: int,
     ) -> Workspace:
@@ -171,9 +183,10 @@ class Workspace:
             draws=draws,
             filters=filters,
             sums=sums,
-            counts=int(filters) + 2 * (planes > 0 and bool(planes - 1 & COUNTS)),
-            planes=1 + (planes - 1 & 1) if planes else 0,
-            buckets=kernels.room(tile, size, marks=bool(planes - 1 & APART)) if planes and planes - 1 & ORDERS else 0,
+            counts=int(filters) + 2 * bool(set_needs & COUNTS),
+            lists=bool(set_needs),
+            marks=kernels.marks(size) if set_needs & MARKS else 0,
+            buckets=kernels.room(tile, size, marks=bool(set_needs & APART)) if set_needs & ORDERS else 0,
             ends=torch.empty(kernels.ENDS, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
             bins=bins,
@@ -198,10 +211,10 @@ class Workspace:
         return self.ends, self.row, self.status, self.bins, self.added, self.length
 
     def as_sets(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """What rows that are drawn as sets write: int32 [B, planes * V + FEW + buckets], and int64 [B, WORDS]."""
-        width = self.planes * self.size + kernels.FEW + self.buckets
-        planes = torch.empty(self.rows, width, dtype=torch.int32, device=device)
-        return planes, torch.empty(self.rows, kernels.WORDS, dtype=torch.int64, device=device)
+        """What rows that are drawn as sets write: int32 [B, V + marks + FEW + buckets], and int64 [B, WORDS]."""
+        width = self.size + self.marks + kernels.FEW + self.buckets
+        lists = torch.empty(self.rows, width, dtype=torch.int32, device=device)
+        return lists, torch.empty(self.rows, kernels.WORDS, dtype=torch.int64, device=device)
 
     @property
     def plane(self) -> int:
@@ -289,10 +302,10 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace, beside: Beside) -> tuple[Ten
         _SPLIT[b, blocks](x, *read, beside.spares, BLOCK=block, **EXACT)
     passed = (x, work.ends, mass, count, work.added, listed, work.length, meta, row, status)
     found, sizes = (token, logprob, support), {"BLOCK": block, "PADDED": padded, "TILE": work.tile}
-    if work.planes:
+    if work.lists:
         _GENERAL[b,](
             *(*passed, work.bins, *work.as_sets(device), *beside.tables(meta, work.length), *found, *shape, steps),
-            *(work.planes, work.buckets, beside.tells, beside.spares, beside.keeps),
+            *(work.marks, work.buckets, beside.tells, beside.spares, beside.keeps),
             LONG=2 * work.tile,
             **sizes,
             **WIDE,

@@ -53,7 +53,7 @@ def draw(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int,
+    set_needs: int,
     copies: bool,
     keeps: bool,
     block: int = BLOCK,
@@ -65,7 +65,7 @@ def draw(
     `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
     """
     columns = tables["meta"].shape[1]
-    needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "planes": planes}
+    needs: dict[str, Any] = {"draws": draws, "filters": filters, "sums": sums, "set_needs": set_needs}
     work = Workspace.of(x, _counters(tables["bins"], x.shape[0]), columns=columns, **needs, block=block, tile=tile)
     meta = torch.empty(work.rows, columns, dtype=torch.int64, device=x.device)
     seeds = torch.empty(work.rows, dtype=torch.int64, device=x.device)

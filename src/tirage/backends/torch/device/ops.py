@@ -19,7 +19,7 @@ from tirage.backends.torch.device import counts, edits
 from tirage.backends.torch.device.carry import follow
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.draw_op import DrawnRows
-from tirage.backends.torch.plan import SEED, SUMS, rewrites
+from tirage.backends.torch.plan import REWRITES, SEED, SUMS
 from tirage.backends.torch.told import tell_sets
 from tirage.draw import Status
 
@@ -45,8 +45,8 @@ MOST_LISTED = 64
 torch.library.define(
     "tirage::draw_slots",
     "(Tensor x, Tensor? words, Tensor slots, Tensor(a!) carry, Tensor[] tables, int[] order, int room, bool draws, "
-    "bool filters, bool sums, int planes, bool copies, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
-    "Tensor, Tensor, Tensor)",
+    "bool filters, bool sums, int set_needs, bool copies, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
+    "Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.define(
     "tirage::report_slots",
@@ -74,7 +74,7 @@ def draw(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int,
+    set_needs: int,
     copies: bool,
     keeps: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -90,7 +90,7 @@ def draw(
     """
     given = [tables[name] for name in TABLES]
     *found, seeds, edited, states, sets, kept = torch.ops.tirage.draw_slots(
-        x, words, slots, tables["carry"], given, order, room, draws, filters, sums, planes, copies, keeps
+        x, words, slots, tables["carry"], given, order, room, draws, filters, sums, set_needs, copies, keeps
     )
     token, logprob, support, status = found
     return (token, logprob, support, status), seeds, edited if copies else x, states, sets, kept
@@ -146,7 +146,7 @@ def _shapes(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int,
+    set_needs: int,
     copies: bool,
     keeps: bool,
 ) -> Found:
@@ -172,7 +172,7 @@ def _draw_on_cpu(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int,
+    set_needs: int,
     copies: bool,
     keeps: bool,
 ) -> Found:
@@ -187,7 +187,7 @@ def _draw_on_cpu(
         draws=draws,
         filters=filters,
         sums=sums,
-        planes=planes,
+        set_needs=set_needs,
         copies=copies,
         keeps=keeps,
     )
@@ -206,7 +206,7 @@ def _draw_on_cuda(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int,
+    set_needs: int,
     copies: bool,
     keeps: bool,
 ) -> Found:
@@ -224,7 +224,7 @@ def _draw_on_cuda(
             draws=draws,
             filters=filters,
             sums=sums,
-            planes=planes,
+            set_needs=set_needs,
             copies=copies,
             keeps=keeps,
         )
@@ -242,7 +242,7 @@ def by_tensors(
     draws: bool,
     filters: bool,
     sums: bool,
-    planes: int,
+    set_needs: int,
     copies: bool,
     keeps: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -262,7 +262,7 @@ def by_tensors(
     if rows["view_scale"].numel():
         is_told = rows["view_scale"][:, 0].isnan() & (status == int(Status.ok))
         tell_sets(sets, kept, y, rows["meta"], np.flatnonzero(is_told.numpy()), spared)
-    if rewrites(planes):
+    if set_needs & REWRITES:
         y = edits.smoothed(y, rows["meta"])
     states = torch.from_numpy(chances)
     if carries:

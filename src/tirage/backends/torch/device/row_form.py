@@ -30,15 +30,14 @@ from tirage.backends.torch.plan import (
     DYNAMIC,
     HEADER,
     IS_GREEDY,
+    LISTS,
     REWRITES,
     SAMPLE,
     SEED,
     SETS,
     STEP,
     DrawPlan,
-    joined_planes,
     metadata_of,
-    rewrites,
 )
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.exact import numbers
@@ -81,13 +80,12 @@ class RowsLayout:
     """What the rows of a batch share: which stages run, and how wide their tables are. It grows and never shrinks.
 
     `steps`: filters of a row at most. `edits`: the operations that change logits, in an order that holds each row's.
-    `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether
-    some row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `planes`: as in a DrawPlan
-    of all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
+    `bias`, `counts`: the most tokens that a row biases, and counts, 0 where none does. `masks`, `early`: whether some
+    row forbids tokens always, or before its `min_tokens`. `draws`, `filters`, `sums`, `set_needs`: as in a DrawPlan of
+    all. `tail`: how many tokens a row may say until they are read back. `past`: what the order of the tokens needs.
     `views`: whether some row reports logprobs, `keeps` those of a set that is no prefix, `mixes` those of a law whose
-    tokens are ordered by them, and `asked` of how many tokens that it names, at most. `carries`:
-    whether some row carries a state from token to token. `spares`: whether there are tokens that XTC of some row never
-    removes.
+    tokens are ordered by them, and `asked` of how many tokens that it names, at most. `carries`: whether some row
+    carries a state from token to token. `spares`: whether there are tokens that XTC of some row never removes.
     """
 
     steps: int = 1
@@ -99,7 +97,7 @@ class RowsLayout:
     draws: bool = False
     filters: bool = False
     sums: bool = False
-    planes: int = 0
+    set_needs: int = 0
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
@@ -113,7 +111,7 @@ class RowsLayout:
     def changes(self) -> bool:
         """Whether some row's logits may be masked or edited."""
         changed = self.edits or self.masks or self.early or self.past.ngrams or self.past.phrases
-        return bool(changed or rewrites(self.planes))
+        return bool(changed or self.set_needs & REWRITES)
 
     def joined(self, form: RowForm, *, counted: int, length: int, room: int | None) -> RowsLayout:
         """The least layout, in powers of two, that also holds a request with `length` tokens so far, of which
@@ -133,7 +131,7 @@ class RowsLayout:
             draws=self.draws or form.draws,
             filters=self.filters or form.filters,
             sums=self.sums or form.sums,
-            planes=joined_planes(self.planes, form.planes),
+            set_needs=self.set_needs | form.set_needs,
             past=self.past.joined(form.past, room or length + _FEWEST),
             views=self.views or form.view != View.NONE,
             keeps=self.keeps or form.keeps,
@@ -170,7 +168,7 @@ class RowForm:
     draws: bool
     filters: bool
     sums: bool
-    planes: int
+    set_needs: int
     resamples: bool
     past: PastForm
     view: View
@@ -226,7 +224,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     plan = DrawPlan.of(rows)
     if any(op == SMOOTH for _, op, _ in changes):
         meta = np.delete(plan.meta, np.s_[HEADER : HEADER + STEP_WIDTH], axis=1)
-        plan, smooth = replace(plan, meta=meta, planes=plan.planes and 1 + (plan.planes - 1 & ~REWRITES)), []
+        plan, smooth = replace(plan, meta=meta, set_needs=plan.set_needs & ~REWRITES), []
     carry = CarryForm.of(still, [*smooth, *filters])
     found = _found(still, fixed, edits, filters, plan, past)
     words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
@@ -239,7 +237,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
         least=params.min_tokens,
         counts=compiled_params.needs_counts,
         # What a row carries is noted by the kernel that draws any steps.
-        planes=max(found.planes, carry is not None),
+        set_needs=found.set_needs | (LISTS if carry is not None else 0),
         carry=carry,
         spared=spared,
     )
@@ -316,7 +314,7 @@ def _found(
         draws=plan.draws,
         filters=plan.filters,
         sums=plan.sums,
-        planes=plan.planes,
+        set_needs=plan.set_needs,
         resamples=given.semantics.mask_mode == "resample",
         past=past,
         view=view,
@@ -431,7 +429,7 @@ def _blank(layout: RowsLayout, vocab_size: int) -> dict[str, NDArray[Any]]:
         "meta": np.zeros(HEADER + layout.steps * STEP_WIDTH, np.int64),
         "used": np.zeros((), bool),
         "arrived": np.zeros((), np.int32),
-        "bins": np.zeros(BINS if layout.draws or layout.planes else 0, np.int32),
+        "bins": np.zeros(BINS if layout.draws or layout.set_needs else 0, np.int32),
         "length": np.zeros((), np.int64),
         "least": np.zeros((), np.int64),
         "edits": np.zeros((len(layout.edits), 4), np.int32),

@@ -193,7 +193,7 @@ class DeviceRows:
             draws=layout.draws,
             filters=layout.filters,
             sums=layout.sums,
-            planes=layout.planes,
+            set_needs=layout.set_needs,
             copies=copies,
             keeps=layout.keeps,
         )

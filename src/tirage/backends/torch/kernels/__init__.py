@@ -45,6 +45,7 @@ from tirage.backends.torch.kernels.layout import COUNTS, ENDS, PLANES, ROW
 from tirage.backends.torch.kernels.measure import measure, measure_slots
 from tirage.backends.torch.kernels.resolve import resolve
 from tirage.backends.torch.kernels.sets.buckets import room
+from tirage.backends.torch.kernels.sets.marks import marks
 from tirage.backends.torch.kernels.sets.words import FEW, WORDS
 from tirage.backends.torch.kernels.shards import draw_left, measure_shard, settle_shards, weigh_left
 from tirage.backends.torch.kernels.split import split, weigh
@@ -70,6 +71,7 @@ __all__ = [
     "edit",
     "general",
     "log_masses",
+    "marks",
     "measure",
     "measure_shard",
     "measure_slots",

@@ -34,6 +34,7 @@ from tirage.backends.torch.kernels.reports.told import is_told, tell_set
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.sets.brackets import keep_lanes
 from tirage.backends.torch.kernels.sets.drawn import drawn_weights, target_exponents
+from tirage.backends.torch.kernels.sets.marks import bits_at, drawn_marks, set_bits, spared_marks
 from tirage.backends.torch.kernels.sets.reads import base_of, is_joint
 from tirage.backends.torch.kernels.sets.smoothing import smooth
 from tirage.backends.torch.kernels.sets.steps import run_step
@@ -64,7 +65,6 @@ from tirage.backends.torch.kernels.sets.words import (
     SEGMENTED,
     SEGMENTS,
     SHARE,
-    SPARED,
     SPARES,
     STAYS_WHOLE,
     STEP,
@@ -113,16 +113,16 @@ _STATES = tl.constexpr(STATES)
 
 
 # fmt: off
-@triton.jit(do_not_specialize=(*VARYING, "planes", "buckets", "tells", "spares", "keeps"))
+@triton.jit(do_not_specialize=(*VARYING, "marks", "buckets", "tells", "spares", "keeps"))
 def general(
     x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr,
-    planes_ptr, state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, scale_ptr, kept_ptr, token_ptr, logprob_ptr,
+    lists_ptr, state_ptr, told_ptr, slots_ptr, carry_ptr, spared_ptr, scale_ptr, kept_ptr, token_ptr, logprob_ptr,
     support_ptr,
-    columns, size, blocks, steps, planes, buckets, tells, spares, keeps,
+    columns, size, blocks, steps, marks, buckets, tells, spares, keeps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LONG: tl.constexpr,
 ):
-    """What `resolve` does, and rows of any steps: those have `planes` int32 [size] each, room for few ids, and for some
-    `buckets`, among which tail-free deals tokens out.
+    """What `resolve` does, and rows of any steps: those have a list of ids, `marks` of tokens, as many numbers of each,
+    room for few ids, and for some `buckets`, among which tail-free deals tokens out.
 
     `tells` is 0 or what is told of rows, `CHANCES` or `STATES`; `spares` how many words of a slot say which tokens XTC
     never removes. Laws are told of rows whose slot's scale is NaN, unless `keeps`, how many marks there are of the
@@ -133,12 +133,14 @@ def general(
     # There are no registers for a typical beside other steps of rows that passes draw.
     is_set = (kind == _AS_SET) | ((kind == _BY_PASSES) & has_levels(meta_ptr + row * columns, steps))
     if (tl.load(status_ptr + row) == 0) & is_set:
-        own_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
+        own_ptr = lists_ptr + row * (size.to(tl.int64) + marks + _FEW + buckets)
         spared_ptr += tl.load(slots_ptr + row, mask=spares > 0, other=0) * spares
-        spare(own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG)
+        begin_marks(
+            own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG
+        )
         draw_set(
             x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, bins_ptr + row * LANES,
-            sums_ptr + row * SUMMANDS, meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, planes, LONG,
+            sums_ptr + row * SUMMANDS, meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, marks, LONG,
         )
         lp = logprob_of_row(own_ptr, state_ptr + row * WORDS_OF_ROW, size)
         tl.store(token_ptr + row, word(state_ptr + row * WORDS_OF_ROW, TOKEN))
@@ -159,8 +161,8 @@ def general(
         )
     if keeps >= 0:
         tell_laws(
-            sums_ptr, kept_ptr, planes_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size,
-            planes, buckets, keeps, LONG,
+            sums_ptr, kept_ptr, lists_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size,
+            marks, buckets, keeps, LONG,
         )
 
 
@@ -180,13 +182,13 @@ def tell_row(
 
 @triton.jit
 def tell_laws(
-    sums_ptr, kept_ptr, planes_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size, planes,
+    sums_ptr, kept_ptr, lists_ptr, state_ptr, status_ptr, meta_ptr, slots_ptr, scale_ptr, row, columns, size, marks,
     buckets, keeps, TILE: tl.constexpr,
 ):
     """Writes the laws of a row that was drawn as a set, if they are asked for, and marks its tokens."""
     is_set = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + row * columns + IS_GREEDY) == _AS_SET)
     if is_set & is_told(scale_ptr, slots_ptr + row):
-        list_ptr = planes_ptr + row * (planes * size.to(tl.int64) + _FEW + buckets)
+        list_ptr = lists_ptr + row * (size.to(tl.int64) + marks + _FEW + buckets)
         tell_set(
             sums_ptr + row * SUMMANDS, kept_ptr + row * keeps, list_ptr, state_ptr + row * WORDS_OF_ROW, size, keeps,
             TILE,
@@ -206,15 +208,15 @@ def chance_of(state_ptr, meta_ptr):
 
 @triton.jit
 def draw_set(
-    x_ptr, list_ptr, state_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, planes, TILE: tl.constexpr
+    x_ptr, list_ptr, state_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, marks, TILE: tl.constexpr
 ):
-    """Writes token and support of one row; the second plane marks what the row without XTC can draw.
+    """Writes token and support of one row; marks are left of what the row without XTC can draw.
 
     What its loops go on by is in the row's words. All that reads tokens is in functions of their own, for which the
     registers are free: none of these holds more than where the row lies from one call to the next.
     """
     high, low, number = smooth(x_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, TILE)
-    begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes)
+    begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, marks)
     keep_lanes(bins_ptr, sums_ptr, state_ptr, row_ptr, meta_ptr, high)
     while word(state_ptr, TURN) < word(state_ptr, TURNS):
         begin_turn(state_ptr, meta_ptr, size, steps)
@@ -231,7 +233,7 @@ def draw_set(
 
 
 @triton.jit(noinline=True)
-def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes):
+def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, marks):
     """Writes what is known of a row before its first step."""
     share, cuts = coin_of(meta_ptr, steps)
     none = tl.full((), 0, tl.int64)
@@ -243,7 +245,7 @@ def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes):
     put(state_ptr, ALL_LOW, low)
     put(state_ptr, ALL_NUMBER, number)
     put(state_ptr, RESUMED, none - 1)
-    put(state_ptr, FEW_AT, planes * size)
+    put(state_ptr, FEW_AT, size + marks)
     put(state_ptr, STAYS_WHOLE, needs_list(meta_ptr, steps))
     put(state_ptr, TURN, none)
     put(state_ptr, TURNS, tl.where(share >= 0, 2, 1))
@@ -357,21 +359,19 @@ def weigh_set(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     length, is_listed, share = length_of(state_ptr, size), word(state_ptr, IS_LISTED), word(state_ptr, SHARE)
     turn = word(state_ptr, TURN)
     mass, number = (tl.arange(0, PART) * 0).to(tl.int64), tl.arange(0, PART) * 0
-    marks = tl.where((turn == 0) & (share >= 0), 0, _CERTAIN)
+    marks = (turn == 0) & (share >= 0)
     # With an XTC that is always on, what it removes cannot be drawn.
-    is_read = tl.where(turn == 1, share < _ALWAYS, (share >= 0) & (word(state_ptr, SPARES) > 0))
-    least, shift = tl.where(is_read, 0, _CERTAIN), shift_of(length, TILE)
+    least, shift = tl.where((turn == 1) & (share < _ALWAYS), 0, _CERTAIN), shift_of(length, TILE)
     for start in range(0, length, TILE):
         begin_segment(state_ptr, start // TILE, shift, tl.sum(mass, 0), start)
         for part in range(0, TILE, PART):
             ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             w = drawn_weights(ids, x, key, state_ptr)
-            before = tl.load(list_ptr + size + ids, mask=w > least, other=0)
-            marked = before & 1
+            marked = bits_at(drawn_marks(list_ptr, size), ids, w > least)
             mass += w
             number += ((w > 0) & (marked == 0)).to(tl.int32)
-            # Each token is listed once.
-            tl.store(list_ptr + size + ids, 1 + before, mask=w > marks)
+            if marks:
+                set_bits(drawn_marks(list_ptr, size), start + part, ids, w > 0, is_listed, PART)
     total, found = tl.sum(mass, 0), tl.sum(number, 0)
     without, support = word(state_ptr, TOTAL), word(state_ptr, SUPPORT)
     tl.debug_barrier()
@@ -412,16 +412,17 @@ def draw_from(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def spare(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: tl.constexpr):
-    """Writes the bit of what XTC spares for each token of a row that has one, and no mark."""
+def begin_marks(list_ptr, state_ptr, spared_ptr, meta_ptr, size, steps, spares, TILE: tl.constexpr):
+    """Clears the marks of a row with XTC, and copies those of the tokens that it spares."""
     PART: tl.constexpr = TILE // 4
     put(state_ptr, SPARES, spares)
     share, _cuts = coin_of(meta_ptr, steps)
-    for start in range(0, tl.where(share >= 0, size, 0), TILE):
-        for part in range(0, TILE, PART):
-            at = start + part + tl.arange(0, PART)
-            words = tl.load(spared_ptr + (at >> 5), mask=at < tl.where(spares > 0, size, 0), other=0)
-            tl.store(list_ptr + size + at, ((words >> (at & 31)) & 1) << SPARED, mask=at < size)
+    words = (size + 31) >> 5
+    for start in range(0, tl.where(share >= 0, words, 0), PART):
+        at = start + tl.arange(0, PART)
+        spared = tl.load(spared_ptr + at, mask=at < tl.minimum(words, spares), other=0)
+        tl.store(drawn_marks(list_ptr, size) + at, at * 0, mask=at < words)
+        tl.store(spared_marks(list_ptr, size) + at, spared, mask=at < words)
 
 
 # --- logprobs ---------------------------------------------------------------------------------------------------------
@@ -453,7 +454,7 @@ def logprob_in_set(state_ptr, token):
 @triton.jit
 def logprob_of_both(list_ptr, state_ptr, token, size):
     """ln of the probability of a token under the law that XTC's coin mixes of two sets."""
-    x, marked = bits_in(state_ptr, LOGIT), tl.load(list_ptr + size + token) & 1
+    x, marked = bits_in(state_ptr, LOGIT), bits_at(drawn_marks(list_ptr, size), token, token >= 0)
     key = key_of(x)
     is_held = holds(list_ptr, state_ptr, key, token)
     w_off = tl.where(marked != 0, drawn_weights(token, x, key, state_ptr + WITHOUT), 0)

@@ -8,6 +8,7 @@ import triton.language as tl
 from tirage.backends.torch import plan, told
 from tirage.backends.torch.kernels.exact.rule import POS_INF
 from tirage.backends.torch.kernels.layout import HEAD_ID, HEAD_KEY, HIGH, LEFT_HIGH
+from tirage.backends.torch.kernels.sets.marks import bits_at, drawn_marks
 from tirage.backends.torch.kernels.sets.words import (
     IS_LISTED,
     IS_ONE,
@@ -139,11 +140,11 @@ def copy_law(law_ptr, state_ptr):
 
 @triton.jit
 def mark(kept_ptr, list_ptr, state_ptr, is_mixed, size, keeps, TILE: tl.constexpr):
-    """Marks what is drawn without XTC, as the second plane says, and what is in the list."""
+    """Marks what is drawn without XTC, as its marks say, and what is in the list."""
     PART: tl.constexpr = TILE // 4
     for start in range(0, keeps, PART):
         at = start + tl.arange(0, PART)
-        marked = tl.load(list_ptr + size + at, mask=at < tl.where(is_mixed, keeps, 0), other=0) & 1
+        marked = bits_at(drawn_marks(list_ptr, size), at, at < tl.where(is_mixed, keeps, 0))
         tl.store(kept_ptr + at, marked.to(tl.uint8), mask=at < keeps)
     tl.debug_barrier()
     number = tl.where((keeps > 0) & (word(state_ptr, IS_LISTED) != 0), word(state_ptr, NUMBER), 0).to(tl.int32)

@@ -61,7 +61,7 @@ _LIGHTEST = tl.constexpr(_lightest())
 
 
 def room(tile: int, size: int, *, marks: bool) -> int:
-    """Numbers of a row beside its planes: counters of buckets, a sample, and bits of a set that is listed before."""
+    """Numbers of a row beside its list: counters of buckets, a sample, and bits of a set that is listed before."""
     return 2 * tile + tile // 2 + (-(-size // 32) if marks else 0)
 
 

@@ -20,6 +20,7 @@ from tirage.backends.torch.kernels.exact.rule import (
     weight_of,
 )
 from tirage.backends.torch.kernels.exact.thresholds import distance_of, widest_of
+from tirage.backends.torch.kernels.sets.marks import bits_at, spared_marks
 from tirage.exact import numbers
 from tirage.operators.p_less import HALF, P_LESS
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
@@ -40,8 +41,8 @@ their own: in which turn of how many, at which step, what that is and what is re
 of how many, where `keep` lists tokens and whether it does, in which stage of a search, how many tokens the set had
 before it and whether they were listed, the goal of a stage, what each of its tokens weighs, between which places it is,
 how many tokens are between these and before them, what is reached, how often it still counts by parts, and whether what
-is reached is told; where in the row's planes tail-free puts its order, and the few ids lie; the bits of the logit of
-the token; whether there is a histogram of the row, and whether a set has to be listed. Registers are left to the
+is reached is told; where in the place of the list tail-free puts its order, and the few ids lie; the bits of the logit
+of the token; whether there is a histogram of the row, and whether a set has to be listed. Registers are left to the
 tokens: what lives across a call would take some from all that is called.
 """
 WORDS_OF_ROW = tl.constexpr(WORDS)
@@ -80,10 +81,8 @@ are sure to stay (`listing`)."""
 PARTS_AT = tl.constexpr(872)
 """Where the masses of those that are listed stand, by segments."""
 _SAVED = tl.constexpr(32)
-SPARED = tl.constexpr(1)
-"""The bit in the second plane of tokens that XTC never removes; the one before is that of tokens drawn without it."""
 FEW = 128
-"""Ids that a row has room for beside its planes: the first tokens, of which some rules look at 100."""
+"""Ids that a row has room for beside its list: the first tokens, of which some rules look at 100."""
 ALL = tl.constexpr((1 << 31) - 1)
 NEVER = tl.constexpr(1 << 62)
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
@@ -314,7 +313,7 @@ def keep(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
             before = is_in(key, ids, cut_key, cut_id)
             stays = (w >= least) | (measure <= limit) | ((measure <= level) & before)
             is_asked = key > tl.where(is_removed & (word(state_ptr, SPARES) > 0), NEG_INF, POS_INF)
-            spared = tl.load(list_ptr + size + ids, mask=is_asked, other=0) >> SPARED
+            spared = bits_at(spared_marks(list_ptr, size), ids, is_asked)
             stays = tl.where(is_removed, ((w >= least) & before & (spared == 0)) == 0, stays) & (key > NEG_INF)
             one = stays.to(tl.int32)
             # The list is written where it was read: all have read this part before any writes.
