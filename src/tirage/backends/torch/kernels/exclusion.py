@@ -163,13 +163,15 @@ def weighed_anew(
             number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
     else:
         for start in range(0, size, TILE):
-            # Each row of a tile lies in one block.
-            part = start + tl.arange(0, TILE // PART) * PART
-            ids = part[:, None] + tl.arange(0, PART)[None, :]
-            x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
-            w = weight_left(x, ids, row_ptr, c, 0)
-            tl.atomic_add(mass_ptr + part // BLOCK * 4 + ABOVE_FIRST, tl.sum(w, 1), mask=part < size, sem="relaxed")
-            number += tl.sum(tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 1), 0)
+            # Each part of a tile lies in one block.
+            for part in range(0, TILE, PART):
+                first = start + part
+                ids = first + tl.arange(0, PART)
+                x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
+                w = weight_left(x, ids, row_ptr, c, 0)
+                mass = tl.sum(w, 0)
+                tl.atomic_add(mass_ptr + first // BLOCK * 4 + ABOVE_FIRST, mass, mask=first < size, sem="relaxed")
+                number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
     tl.debug_barrier()
     each = tl.load(mass_ptr + at * 4 + ABOVE_FIRST, mask=at < blocks, other=0, cache_modifier=".cg")
     return each, number

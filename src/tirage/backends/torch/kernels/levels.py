@@ -98,8 +98,8 @@ def level_masses(
 def level_reaching(
     x_ptr, list_ptr, goal_ptr, n, ties, lowest, mean, above, low, end, cut_key, cut_id, m, c, TILE: tl.constexpr
 ):
-    """(the least level in ]low, end] up to which the set weighs at least the goal that lies there, what it weighs up to the level before,
-    what it weighs up to that level); `end` if there is none. So much weighs what is `above`.
+    """(the least level in ]low, end] up to which the set weighs at least the goal that lies there, what it weighs up to
+    the level before, what it weighs up to that level); `end` if there is none. So much weighs what is `above`.
 
     Of a long list, those at the levels that are left are put first each time, and no others are read from then on.
     """

@@ -219,12 +219,11 @@ def draw_row(
             )
             if is_top_h(op) & (ties < 0):  # pyright: ignore[reportOperatorIssue]
                 n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
-        if LEVELS:
-            if is_leveled(op) & (lowest < top):
-                n, ties, lowest, top, cut_key, cut_id = keep_levels(
-                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, step_ptr, meta_ptr, row_ptr, lowest, top,
-                    cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
-                )
+        if LEVELS and is_leveled(op) & (lowest < top):
+            n, ties, lowest, top, cut_key, cut_id = keep_levels(
+                x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, step_ptr, meta_ptr, row_ptr, lowest, top,
+                cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+            )
         if is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
