@@ -23,9 +23,6 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SPILLED = {"general": 48, "resolve LEVELED": 140}
-"""Bytes that a kernel, or a function of it, may keep outside of registers: one that runs any step holds much that few
-of its loops need, as do rows with a typical, whose lists are narrowed by levels."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
 """What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
 LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6}
@@ -211,7 +208,8 @@ def test_kernels_fit_into_registers(capability: int, tmp_path: Path, monkeypatch
     for name in KERNELS:
         told = assembled(name, capability, tmp_path)
         assert int(re.findall(r"Used (\d+) registers", told)[0]) <= MOST_REGISTERS, name
-        assert max(map(int, re.findall(r"(\d+) bytes spill", told))) <= SPILLED.get(name, 0), name
+        # Nor does a function that it calls.
+        assert max(map(int, re.findall(r"(\d+) bytes spill", told))) == 0, name
 
 
 @pytest.mark.slow

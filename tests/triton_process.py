@@ -271,7 +271,7 @@ AS_SETS = {
     "tail-free behind top-p": SamplingParams(top_p=0.9, tfs=0.95),
     "top-p and typical": SamplingParams(semantics="hf", top_p=0.9, typical_p=0.9),
     "smoothing, top-p and min-p": SamplingParams(smoothing_factor=0.3, top_p=0.9, min_p=0.02),
-    "smoothing, min-p and XTC": SamplingParams(smoothing_factor=0.2, min_p=0.02, xtc_probability=0.5, xtc_threshold=0.05),
+    "smoothing, min-p and XTC": SamplingParams(smoothing_factor=0.2, min_p=0.02, xtc_probability=0.5),
 }
 """Requests that are drawn as sets, in a thread block each."""
 OF_OTHER_SHAPES = {

@@ -110,7 +110,6 @@ from tirage.operators.top_k import TOP_K
 
 _TOP_K = tl.constexpr(int(TOP_K))
 _DRAW = tl.constexpr(int(Domain.DRAW))
-_BY_LEVELS, _BY_CUTS = tl.constexpr(True), tl.constexpr(False)
 
 
 # --- the steps of one row --------------------------------------------------------------------------------------------
@@ -139,13 +138,14 @@ def uniform_of(meta_ptr):
 def range_of(row_ptr, count_ptr, n, blocks, PADDED: tl.constexpr):
     """(lowest, top, ties) of the open range [lowest, top) of a row, where `n` tokens are listed only as far as their
     keys; `ties` is how many tokens have its only key, else -1."""
-    lowest, top, ties = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP), tl.full((), -1, tl.int32)
+    lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
     least, greatest = tl.load(row_ptr + LEAST), tl.load(row_ptr + GREATEST)
     if (n > 0) & (least <= greatest):
         lowest, top = least, greatest + 1
-    if lowest + 1 == top:
-        ties = sum_of(count_ptr, OPEN, blocks, PADDED)
-    return lowest, top, ties
+    # Not in a branch: what all rows have worked out before their steps is worked out again behind them, not held.
+    is_one = lowest + 1 == top
+    number = sum_of(count_ptr, OPEN, tl.where(is_one, blocks, 0), PADDED)
+    return lowest, top, tl.where(is_one, number, -1)
 
 
 # fmt: off
@@ -188,33 +188,12 @@ def resolve_row(
         else:
             # Of fewer than 2^38 logits: 64 bits would not fit into the registers.
             place = row.to(tl.int32) * blocks * 4
-            if LEVELED and has_levels(meta_ptr, steps):
-                token, lp, support = draw_by_levels(
-                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr,
-                    row.to(tl.int32), size, blocks, steps, BLOCK, PADDED, TILE,
-                )
-            else:
-                token, lp, support = draw_row(
-                    x_ptr + row * size, mass_ptr + place, count_ptr + place,
-                    sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
-                    row_ptr + row * WIDTH, spared_ptr, size, blocks, steps, spares, _BY_CUTS, BLOCK, PADDED, TILE,
-                )
+            token, lp, support = draw_row(
+                x_ptr + row * size, mass_ptr + place, count_ptr + place, sums_ptr + row * SUMMANDS,
+                list_ptr + row * size, tl.load(length_ptr + row), meta_ptr, row_ptr + row * WIDTH, spared_ptr, size,
+                blocks, steps, spares, LEVELED, BLOCK, PADDED, TILE,
+            )
     return token, lp, support
-
-
-@triton.jit(noinline=True)
-def draw_by_levels(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, row, size, blocks, steps,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
-):
-    """What `draw_row` gives of a row with a typical, and so without XTC: a function of its own, as others have no
-    registers left for it."""
-    place, row = row * blocks * 4, row.to(tl.int64)
-    return draw_row(
-        x_ptr + row * size, mass_ptr + place, count_ptr + place, sums_ptr + row * SUMMANDS, list_ptr + row * size,
-        tl.load(length_ptr + row), meta_ptr, row_ptr + row * WIDTH, length_ptr, size, blocks, steps, 0, _BY_LEVELS,
-        BLOCK, PADDED, TILE,
-    )
 
 
 @triton.jit
@@ -233,13 +212,12 @@ def draw_row(
             TILE,
         )
         if is_temperature(op):
+            c, cut_key, cut_id = after_temperature(
+                x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
+                size, TILE,
+            )
             if LEVELS:
-                m, c = largest_left(row_ptr), constant(step_ptr, 1)
-            else:
-                c, cut_key, cut_id = after_temperature(
-                    x_ptr, list_ptr, sums_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, cut_key, cut_id, m, c,
-                    size, TILE,
-                )
+                m = tl.where(has_levels(meta_ptr, steps), largest_left(row_ptr), m)
         total, above = set_mass(
             x_ptr, mass_ptr, list_ptr, sums_ptr, meta_ptr, row_ptr, n, ties, op, lowest, cut_key, cut_id, m, c,
             blocks, PADDED, TILE,
@@ -261,13 +239,12 @@ def draw_row(
             )
             if is_top_h(op) & (ties < 0):  # pyright: ignore[reportOperatorIssue]
                 n, cut_key, cut_id = cut_top_h(x_ptr, list_ptr, n, step_ptr, cut_key, cut_id, m, c, TILE)
-        if LEVELS:
-            if is_leveled(op) & (lowest < top):
-                n, ties, lowest, top, cut_key, cut_id = keep_levels(
-                    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest,
-                    top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
-                )
-        elif is_xtc(op):
+        if LEVELS and is_leveled(op) & (lowest < top):
+            n, ties, lowest, top, cut_key, cut_id = keep_levels(
+                x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, step_ptr, meta_ptr, row_ptr, lowest, top,
+                cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+            )
+        if is_xtc(op):
             find_head(
                 x_ptr, count_ptr, list_ptr, n, ties, op, step_ptr, row_ptr, total, lowest, cut_key, cut_id, m, c, size,
                 blocks, BLOCK, PADDED, TILE,
@@ -378,7 +355,7 @@ def cut_to_mass(
                 cut_id, m, c, size, blocks, PADDED, TILE,
             )
         cut_key, cut_id, ties, trimmed = cut_top_p(
-            x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
+            x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, target - above, doubt, step_ptr, lowest, top, cut_key,
             cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
         )
     return n, ties, lowest, top, cut_key, cut_id, trimmed
@@ -420,15 +397,17 @@ def threshold(
 
     `total` is the mass of the set where it is not one of these sums. Those of a whole row are there.
     """
+    PART: tl.constexpr = TILE // 4
     widest = tl.full((), 0, tl.int32)
     if reads_sums(op):
         least_key = tl.load(row_ptr + LOW)
         if is_row == 0:
             least_key = high
             for start in range(0, n, TILE):
-                key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-                least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
+                for part in range(0, TILE, PART):
+                    key, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                    kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+                    least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
         widest = widest_of(least_key, m)
         if is_row == 0:
             sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE)
@@ -482,19 +461,16 @@ def draw(
     LEVELS: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of the set, or of what the row's XTC leaves of it where its coin says so."""
-    left = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
     whole = tl.where(c == constant(meta_ptr, FIRST_C), ALL_FIRST, ALL_LAST)
     is_cut = (cut_key > NEG_INF) & (is_plain(meta_ptr, row_ptr) == 0)
     kind = tl.where(is_cut, ABOVE_LAST, whole)
     each, support = weighed(
-        x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+        x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed,
         blocks, BLOCK, PADDED, TILE,
     )
-    total, share = tl.sum(each, 0), tl.full((), -1, tl.int64)
-    if not LEVELS:
-        share = share_of_xtc(meta_ptr, steps)
+    total, share = tl.sum(each, 0), share_of_xtc(meta_ptr, steps)
     total_on, from_m = total, m
-    tell_first(sums_ptr, row_ptr, share, cut_key, cut_id, trimmed, left, total)
+    tell_first(sums_ptr, row_ptr, share, cut_key, cut_id, trimmed, left_in(sums_ptr), total)
     head_key, head_id = tl.full((), POS_INF, tl.int32), tl.full((), 0, tl.int32)
     if share >= 0 and tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg") < POS_INF:
         others, support = left_by_xtc(
@@ -506,27 +482,35 @@ def draw(
             each, from_m = others, value_of(tl.load(row_ptr + LEFT_HIGH, cache_modifier=".cg"))
             head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
             head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
-    if LEVELS:
-        head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
+    if LEVELS and share < 0:
+        # Without XTC, a head is what a typical left; nothing before it is spared.
+        head_key, spares = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg"), spares * 0
     token = drawn_from(
         x_ptr, each, uniform_of(meta_ptr), row_ptr, spared_ptr, spares, head_key, head_id, cut_key, cut_id, from_m, c,
-        trimmed, left, size, blocks, LEVELS, BLOCK, PADDED,
+        trimmed, left_in(sums_ptr), size, blocks, LEVELS, BLOCK, PADDED,
     )
     if share >= 0:
         tell_second(sums_ptr, row_ptr, c, cut_key, cut_id, total_on)
     lp = logprob_in(
-        x_ptr, sums_ptr, meta_ptr, row_ptr, spared_ptr, token, m, c, total, total_on, share, trimmed, left, steps,
-        spares,
+        x_ptr, sums_ptr, meta_ptr, row_ptr, spared_ptr, token, m, c, total, total_on, share, trimmed, left_in(sums_ptr),
+        steps, spares,
     )
     return token, lp, support
 
 
 @triton.jit
+def left_in(sums_ptr):
+    """What is left of the weight that a top-p cut: read where it is needed, as it would take registers until then."""
+    return tl.load(sums_ptr + LEFT, cache_modifier=".cg")
+
+
+@triton.jit
 def weighed(
-    x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed, left,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, is_cut, kind, lowest, cut_key, cut_id, m, c, trimmed,
     blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(masses of the blocks int64 [PADDED], support) of a set; where a list is read, its masses are added there."""
+    PART: tl.constexpr = TILE // 4
     at = tl.arange(0, PADDED)
     there = at < blocks
     support = sum_of(count_ptr, WEIGHTY, blocks, PADDED)
@@ -540,15 +524,16 @@ def weighed(
             each += kept.to(tl.int64) * single
             support += tl.where(single > 0, ties, 0)
             is_trimmed = (trimmed >= 0) & is_in(lowest, trimmed, cut_key, cut_id)
-            each += tl.where(is_trimmed & (at == trimmed // BLOCK), left - single, 0)
+            each += tl.where(is_trimmed & (at == trimmed // BLOCK), left_in(sums_ptr) - single, 0)
         else:
             for start in range(0, n, TILE):
-                key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-                kept = is_in(key, ids, cut_key, cut_id)
-                w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
-                w = tl.where(kept & (ids == trimmed), left, w)
-                tl.atomic_add(mass_ptr + ids // BLOCK * 4 + ABOVE_LAST, w, mask=w > 0, sem="relaxed")
-                support += tl.sum((w > 0).to(tl.int32), 0)
+                for part in range(0, TILE, PART):
+                    key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                    kept = is_in(key, ids, cut_key, cut_id)
+                    w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
+                    w = tl.where(kept & (ids == trimmed), left_in(sums_ptr), w)
+                    tl.atomic_add(mass_ptr + ids // BLOCK * 4 + ABOVE_LAST, w, mask=w > 0, sem="relaxed")
+                    support += tl.sum((w > 0).to(tl.int32), 0)
             # What other threads of this block have added is read past the nearest cache.
             tl.debug_barrier()
             each = tl.load(mass_ptr + at * 4 + ABOVE_LAST, mask=there, other=0, cache_modifier=".cg")
@@ -571,10 +556,9 @@ def drawn_from(
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
     gone = is_before(key_of(x), ids, head_key, head_id)
+    gone = gone & (is_spared(ids, gone, row_ptr, spared_ptr, spares) == 0)
     if LEVELS:
         gone = gone | is_removed(key_of(x), ids, row_ptr)
-    else:
-        gone = gone & (is_spared(ids, gone, row_ptr, spared_ptr, spares) == 0)
     kept = is_in(key_of(x), ids, cut_key, cut_id) & (gone == 0)
     w = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
     w = tl.where(kept & (ids == trimmed), left, w)

@@ -266,7 +266,7 @@ def cut_before(
             target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
             if target <= total:
                 cut_key, cut_id, ties, _ = cut_top_p(
-                    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, _CERTAIN, step_ptr, lowest, top,
+                    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, target - above, _CERTAIN, step_ptr, lowest, top,
                     cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
                 )
         if (op == _TOP_K) | (floor > 1):

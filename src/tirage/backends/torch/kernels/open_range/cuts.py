@@ -23,6 +23,7 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_WEIGHTY,
     LEFT,
     MASS_FROM,
+    MASS_TO,
     WEIGHTY,
 )  # fmt: skip
 from tirage.backends.torch.kernels.open_range.lists import (
@@ -42,7 +43,7 @@ def cut_top_k(
 ):
     """(cut_key, cut_id, ties) after top-k of a set of at least k tokens, `number` of them above the range."""
     last, wanted, n = reached_key(
-        x_ptr, list_ptr, n, number.to(tl.int64), k, lowest, top, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER
+        x_ptr, list_ptr, n, k - number.to(tl.int64), lowest, top, cut_key, cut_id, 0.0, 0.0, TILE, BY_NUMBER
     )
     if all_ties > 0:
         cut_id = tl.where(last == cut_key, cut_id, NO_ID)
@@ -94,55 +95,66 @@ def list_all(x_ptr, list_ptr, size, TILE: tl.constexpr):
     """The length of the list once all candidates are there."""
     n = tl.full((), 0, tl.int32)
     for start in range(0, size, TILE):
-        ids = start + tl.arange(0, TILE)
-        key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
-        kept = (key > NEG_INF).to(tl.int32)
-        tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
-        n += tl.sum(kept, 0)
+        for part in range(0, TILE, TILE // 4):
+            ids = start + part + tl.arange(0, TILE // 4)
+            key = key_of(tl.load(x_ptr + ids, mask=ids < size, other=float("-inf")))
+            kept = (key > NEG_INF).to(tl.int32)
+            tl.store(list_ptr + n + tl.cumsum(kept, 0) - kept, ids, mask=kept > 0)
+            n += tl.sum(kept, 0)
     tl.debug_barrier()
     return n
 
 
 @triton.jit
 def cut_top_p(
-    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, above, target, doubt, step_ptr, lowest, top, cut_key,
-    cut_id, m, c, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    x_ptr, count_ptr, sums_ptr, list_ptr, n, ties, goal, doubt, step_ptr, lowest, top, cut_key, cut_id, m, c, size,
+    blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
-    """(cut_key, cut_id, ties, trimmed id, whose weight is written) after top-p of a set of at least the mass `target`.
+    """(cut_key, cut_id, ties, trimmed id, whose weight is written) after top-p of a set that reaches its target, the
+    `goal` of which is what the open range adds.
 
     In `doubt` that is the greatest of several. Where they do not all cut behind the same token, the row is weighed, and
     the cut looked for again.
     """
-    last, rest, each, needed = lowest, above, above, above
+    last, rest, each, needed = lowest, goal, goal, goal
+    # The goal lies where what is left of a weight is written in the end: it would take registers until it is read.
+    tl.store(sums_ptr + LEFT, goal)
+    tl.debug_barrier()
     number = n
     is_open = tl.full((), True, tl.int1)
     while is_open:
+        goal = tl.load(sums_ptr + LEFT, cache_modifier=".cg")
         last, rest, number = reached_key(
-            x_ptr, list_ptr, n, above, target, lowest, top, cut_key, cut_id, m, c, TILE, BY_WEIGHT
+            x_ptr, list_ptr, n, goal, lowest, top, cut_key, cut_id, m, c, TILE, BY_WEIGHT
         )
         each = weight_of(exponent_of(value_of(last), m, c))
         needed = (rest + each - 1) // tl.maximum(each, 1)
         is_open = tl.full((), False, tl.int1)
         if doubt:
-            mass = tl.maximum(tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr))
-            least = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2)) - target + rest
-            is_open = least <= (needed - 1) * each
+            most = tl.minimum(tl.load(sums_ptr + MASS_TO), tl.load(sums_ptr + 1))
+            least = tl.maximum(tl.load(sums_ptr + MASS_FROM), tl.load(sums_ptr))
+            share, rounds = tl.load(step_ptr + 1), tl.load(step_ptr + 2)
+            target = target_of(share, most, rounds)
+            is_open = target_of(share, least, rounds) - target + rest <= (needed - 1) * each
             if is_open:
-                mass = row_mass(x_ptr, m, c, size, TILE)
-                target = target_of(tl.load(step_ptr + 1), mass, tl.load(step_ptr + 2))
+                goal = tl.load(sums_ptr + LEFT, cache_modifier=".cg") - target
+                goal += target_of(share, row_mass(x_ptr, m, c, size, TILE), rounds)
+                tl.debug_barrier()
+                tl.store(sums_ptr + LEFT, goal)
+                tl.debug_barrier()
             doubt = tl.full((), False, tl.int1)
-    rule, all_ties = tl.load(step_ptr + 2), tl.load(step_ptr + 3)
+    tl.debug_barrier()
+    tl.store(sums_ptr + LEFT, rest - (needed - 1) * each)
+    tl.debug_barrier()
     nth = nth_tie(
         x_ptr, count_ptr, list_ptr, number, ties, last, needed, size, blocks, BLOCK, PADDED, TILE
     )
+    rule, all_ties = tl.load(step_ptr + 2), tl.load(step_ptr + 3)
     old_id = tl.where(last == cut_key, cut_id, NO_ID)
     # Where the range was left open by a least number of tokens, those above it may be enough.
     keeps_all = (all_ties > 0) & (needed > 0)
     ties = tl.where((ties >= 0) & (keeps_all == 0), tl.maximum(needed, 0).to(tl.int32), ties)
     trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
-    tl.store(sums_ptr + LEFT, rest - (needed - 1) * each)
-    tl.debug_barrier()
     return last, tl.where(keeps_all, old_id, nth), ties, trimmed
 
 

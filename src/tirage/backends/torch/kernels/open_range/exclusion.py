@@ -111,6 +111,7 @@ def without_head(
 
     The masses `each` of the blocks lie in the plane `kind`, unless the range has one key only.
     """
+    PART: tl.constexpr = TILE // 4
     at = tl.arange(0, PADDED)
     head_key = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
     head_id = tl.load(row_ptr + HEAD_ID, cache_modifier=".cg")
@@ -124,12 +125,13 @@ def without_head(
             gone += ties - 1
     else:
         for start in range(0, n, TILE):
-            key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-            goes = is_in(key, ids, cut_key, cut_id) & is_before(key, ids, head_key, head_id)
-            w = tl.where(goes, weight_of(exponent_of(x, m, c)), 0)
-            tl.atomic_add(mass_ptr + ids // BLOCK * 4 + kind, -w, mask=goes, sem="relaxed")
-            # Behind a temperature what is removed may weigh nothing.
-            gone += tl.sum((w > 0).to(tl.int32), 0)
+            for part in range(0, TILE, PART):
+                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                goes = is_in(key, ids, cut_key, cut_id) & is_before(key, ids, head_key, head_id)
+                w = tl.where(goes, weight_of(exponent_of(x, m, c)), 0)
+                tl.atomic_add(mass_ptr + ids // BLOCK * 4 + kind, -w, mask=goes, sem="relaxed")
+                # Behind a temperature what is removed may weigh nothing.
+                gone += tl.sum((w > 0).to(tl.int32), 0)
         tl.debug_barrier()
         each = tl.load(mass_ptr + at * 4 + kind, mask=at < blocks, other=0, cache_modifier=".cg")
     return each, gone
@@ -157,13 +159,15 @@ def weighed_anew(
             number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
     else:
         for start in range(0, size, TILE):
-            # Each row of a tile lies in one block.
-            part = start + tl.arange(0, TILE // PART) * PART
-            ids = part[:, None] + tl.arange(0, PART)[None, :]
-            x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
-            w = weight_left(x, ids, row_ptr, c, 0)
-            tl.atomic_add(mass_ptr + part // BLOCK * 4 + ABOVE_FIRST, tl.sum(w, 1), mask=part < size, sem="relaxed")
-            number += tl.sum(tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 1), 0)
+            # Each part of a tile lies in one block.
+            for part in range(0, TILE, PART):
+                first = start + part
+                ids = first + tl.arange(0, PART)
+                x = tl.load(x_ptr + ids, mask=ids < size, other=float("-inf"))
+                w = weight_left(x, ids, row_ptr, c, 0)
+                mass = tl.sum(w, 0)
+                tl.atomic_add(mass_ptr + first // BLOCK * 4 + ABOVE_FIRST, mass, mask=first < size, sem="relaxed")
+                number += tl.sum(is_new(w, x, old_m, c, is_always).to(tl.int32), 0)
     tl.debug_barrier()
     each = tl.load(mass_ptr + at * 4 + ABOVE_FIRST, mask=at < blocks, other=0, cache_modifier=".cg")
     return each, number

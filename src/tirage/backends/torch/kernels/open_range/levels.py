@@ -84,8 +84,8 @@ def level_masses(
         sums += tl.where(level_at(lowest, mean, m, c) <= low + at * step, mass, 0)
     else:
         for start in range(0, n, TILE):
-            for part in range(0, TILE, TILE // 2):
-                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 2)
+            for part in range(0, TILE, TILE // 4):
+                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 4)
                 q = exponent_of(x, m, c)
                 w = tl.where(is_in(key, ids, cut_key, cut_id), weight_of(q), 0)
                 level = tl.abs(q - mean)
@@ -96,10 +96,10 @@ def level_masses(
 
 @triton.jit
 def level_reaching(
-    x_ptr, list_ptr, n, ties, lowest, mean, above, goal, low, end, cut_key, cut_id, m, c, TILE: tl.constexpr
+    x_ptr, list_ptr, goal_ptr, n, ties, lowest, mean, above, low, end, cut_key, cut_id, m, c, TILE: tl.constexpr
 ):
-    """(the least level in ]low, end] up to which the set weighs at least `goal`, what it weighs up to the level before,
-    what it weighs up to that level); `end` if there is none. So much weighs what is `above`.
+    """(the least level in ]low, end] up to which the set weighs at least the goal that lies there, what it weighs up to
+    the level before, what it weighs up to that level); `end` if there is none. So much weighs what is `above`.
 
     Of a long list, those at the levels that are left are put first each time, and no others are read from then on.
     """
@@ -108,7 +108,8 @@ def level_reaching(
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
         sums = above + level_masses(x_ptr, list_ptr, n, ties, lowest, mean, low, step, cut_key, cut_id, m, c, TILE)
-        passed = tl.sum(((sums < goal) & (at > 0)).to(tl.int32), 0)
+        # What is read each time would take registers if it were held in some.
+        passed = tl.sum(((sums < tl.load(goal_ptr, cache_modifier=".cg")) & (at > 0)).to(tl.int32), 0)
         low += passed * step
         end = tl.minimum(low + step, end)
         if (ties < 0) & (n > FEW):
@@ -149,7 +150,7 @@ def lowest_at(q, m, c, high):
 
 @triton.jit
 def keep_levels(
-    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, op, step_ptr, meta_ptr, row_ptr, lowest, top, cut_key,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, ties, step_ptr, meta_ptr, row_ptr, lowest, top, cut_key,
     cut_id, m, c, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(length of the list, ties, lowest key, key above, cut_key, cut_id) after a typical; head and hole are written.
@@ -157,6 +158,7 @@ def keep_levels(
     Unless it is that of a row, the set is open as a whole. What is not kept is taken from the list. Where the histogram
     left the wrong ranges of a row open, all of it is listed.
     """
+    op = tl.load(step_ptr)
     is_row = (tl.load(meta_ptr + SUMMED) == op) & (tl.load(row_ptr + ADDED) != 0)
     if (is_row == 0) & (ties < 0):  # pyright: ignore[reportOperatorIssue]
         sum_terms(x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, 0, TILE)
@@ -164,25 +166,31 @@ def keep_levels(
     total = tl.maximum(ties, 0).to(tl.int64) * weight_of(mean)
     if is_row | (ties < 0):
         mean, total = mean_of(sums_ptr).to(tl.int32), tl.load(sums_ptr + 1, cache_modifier=".cg")
-    goal = target_of(tl.load(step_ptr + 1), total, tl.load(step_ptr + 2))
+    # The goal takes the place of a sum that the mean level followed from.
+    goal_ptr = sums_ptr + 2
+    tl.debug_barrier()
+    tl.store(goal_ptr, target_of(tl.load(step_ptr + 1), total, tl.load(step_ptr + 2)))
+    tl.debug_barrier()
     low, end = tl.full((), -1, tl.int32), last_level(row_ptr, mean, m, c)
     if is_row:
         low, end = sure_levels(row_ptr, mean, m, c)
         above = sum_of(mass_ptr, ABOVE_LAST, blocks, PADDED)
     level, ahead, is_open = end, total, tl.full((), True, tl.int1)
+    has_core = above > 0  # pyright: ignore[reportOperatorIssue]
     while is_open:
         level, ahead, reached = level_reaching(
-            x_ptr, list_ptr, n, ties, lowest, mean, above, goal, low, end, cut_key, cut_id, m, c, TILE
+            x_ptr, list_ptr, goal_ptr, n, ties, lowest, mean, above, low, end, cut_key, cut_id, m, c, TILE
         )
+        goal = tl.load(goal_ptr, cache_modifier=".cg")
         is_open = is_row & ((level <= low) | (ahead >= goal) | (reached < goal))
         if is_open:
             n, ties, above, lowest, top = opened(x_ptr, mass_ptr, count_ptr, list_ptr, size, blocks, PADDED, TILE)
             low, end = tl.full((), -1, tl.int32), last_level(row_ptr, mean, m, c)
-        is_row = tl.full((), False, tl.int1)
-    has_core = above > 0  # pyright: ignore[reportOperatorIssue]
+            has_core = tl.full((), False, tl.int1)
+        above, is_row = tl.full((), 0, tl.int64), tl.full((), False, tl.int1)
     return keep_up_to(
         x_ptr, count_ptr, list_ptr, n, ties, op, row_ptr, has_core, lowest, top, cut_key, cut_id, mean, level,
-        goal - ahead, m, c, size, blocks, BLOCK, PADDED, TILE,
+        tl.load(goal_ptr, cache_modifier=".cg") - ahead, m, c, size, blocks, BLOCK, PADDED, TILE,
     )
 
 
@@ -259,17 +267,19 @@ def ranked(
 @triton.jit
 def keep_listed(x_ptr, list_ptr, n, row_ptr, cut_key, cut_id, TILE: tl.constexpr):
     """(length of the list, greatest key in it) once what the head, the cut and the hole remove is taken from it."""
+    PART: tl.constexpr = TILE // 4
     number, greatest = tl.full((), 0, tl.int32), tl.full((), NEG_INF, tl.int32)
     head = tl.load(row_ptr + HEAD_KEY, cache_modifier=".cg")
     for start in range(0, n, TILE):
-        key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-        kept = is_in(key, ids, cut_key, cut_id) & (key <= head) & (is_removed(key, ids, row_ptr) == 0)
-        one = (kept & (key > NEG_INF)).to(tl.int32)
-        greatest = tl.maximum(greatest, tl.max(tl.where(one > 0, key, NEG_INF), 0))
-        # All threads have read the tile before its place is written to.
-        tl.debug_barrier()
-        tl.store(list_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 0)
-        number += tl.sum(one, 0)
+        for part in range(0, TILE, PART):
+            key, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, PART)
+            kept = is_in(key, ids, cut_key, cut_id) & (key <= head) & (is_removed(key, ids, row_ptr) == 0)
+            one = (kept & (key > NEG_INF)).to(tl.int32)
+            greatest = tl.maximum(greatest, tl.max(tl.where(one > 0, key, NEG_INF), 0))
+            # All threads have read the part before its place is written to.
+            tl.debug_barrier()
+            tl.store(list_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 0)
+            number += tl.sum(one, 0)
     tl.debug_barrier()
     return number, greatest
 # fmt: on

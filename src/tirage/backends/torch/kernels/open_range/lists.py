@@ -11,7 +11,6 @@ from tirage.backends.torch.kernels.layout import ADDENDS, OPEN
 
 WAYS = tl.constexpr(8)
 """Parts that a search divides its range into with each reading of the list."""
-_MAX = tl.constexpr(0x7FFFFFFF)
 BY_WEIGHT, BY_NUMBER = tl.constexpr(True), tl.constexpr(False)
 
 
@@ -27,24 +26,34 @@ def open_keys(x_ptr, list_ptr, start, n, TILE: tl.constexpr):
 @triton.jit
 def open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE: tl.constexpr):
     """How many tokens of the set lie in the range at or above `lowest`; of a range of one key only that is known."""
+    PART: tl.constexpr = TILE // 4
     total = tl.maximum(ties, 0)
     if ties < 0:
         for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            total += tl.sum((is_in(key, ids, cut_key, cut_id) & (key >= lowest)).to(tl.int32), 0)
+            for part in range(0, TILE, PART):
+                key, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                total += tl.sum((is_in(key, ids, cut_key, cut_id) & (key >= lowest)).to(tl.int32), 0)
     return total
 
 
 @triton.jit
 def open_mass(x_ptr, list_ptr, n, ties, single, lowest, cut_key, cut_id, m, c, TILE: tl.constexpr):
     """The weight of the same tokens."""
+    PART: tl.constexpr = TILE // 4
     total = tl.maximum(ties, 0).to(tl.int64) * weight_of(exponent_of(value_of(single), m, c))
     if ties < 0:
         for start in range(0, n, TILE):
-            key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-            total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
+            for part in range(0, TILE, PART):
+                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+                total += tl.sum(tl.where(kept, weight_of(exponent_of(x, m, c)), 0), 0)
     return total
+
+
+@triton.jit
+def key_at(low, j, step):
+    """The key int32 `low` + j * `step`, of a uint32 step: the sum is one, whatever the product is."""
+    return (low.to(tl.uint32) + step * j).to(tl.int32)
 
 
 @triton.jit
@@ -55,15 +64,15 @@ def open_sums(
     at = tl.arange(0, WAYS)
     sums = (at * 0).to(tl.int64)
     for start in range(0, n, TILE):
-        # Half a tile at a time: the state of the row takes most registers.
-        for part in range(0, TILE, TILE // 2):
-            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 2)
+        # A few of a tile at a time: the state of the row takes most registers.
+        for part in range(0, TILE, TILE // 4):
+            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 4)
             kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
             each = kept.to(tl.int64)
             if WEIGH:
                 each = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
             for j in range(1, WAYS):
-                floor = tl.minimum(low + j * step, _MAX).to(tl.int32)
+                floor = key_at(low, j, step)
                 sums += tl.where(at == j, tl.sum(tl.where(key >= floor, each, 0), 0), 0)
     return sums
 
@@ -74,10 +83,11 @@ def tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE: tl.constexpr):
     at = tl.arange(0, WAYS)
     counts = (at * 0).to(tl.int64)
     for start in range(0, n, TILE):
-        key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-        for j in range(1, WAYS):
-            tie = (key == key_wanted) & (ids <= low + j * step)
-            counts += tl.where(at == j, tl.sum(tie.to(tl.int64), 0), 0)
+        for part in range(0, TILE, TILE // 4):
+            key, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, TILE // 4)
+            for j in range(1, WAYS):
+                tie = (key == key_wanted) & (ids <= low + j * step)
+                counts += tl.where(at == j, tl.sum(tie.to(tl.int64), 0), 0)
     return counts
 
 
@@ -102,8 +112,9 @@ def nth_tie(
         # Mostly the first: one pass finds it.
         first = tl.full((), NO_ID, tl.int32)
         for start in range(0, n, TILE):
-            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-            first = tl.minimum(first, tl.min(tl.where(key == key_wanted, ids, NO_ID), 0))
+            for part in range(0, TILE, TILE // 4):
+                key, ids, _ = open_keys(x_ptr, list_ptr, start + part, n, TILE // 4)
+                first = tl.minimum(first, tl.min(tl.where(key == key_wanted, ids, NO_ID), 0))
         low, top = first - 1, tl.where(wanted > 1, size - 1, first)
         while low + 1 < top:
             step = tl.cdiv(top - low, WAYS)
@@ -114,14 +125,23 @@ def nth_tie(
     return found
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def sum_terms(
     x_ptr, list_ptr, sums_ptr, n, op, lowest, cut_key, cut_id, m, c, widest, TILE: tl.constexpr
 ):  # fmt: skip
-    """Write the sums that a step needs of the set, all of which is in the open range.
+    """Write the sums that a step needs of the set, all of which is in the open range."""
+    # The later of both ends, and an operation of 32 bits: what is passed takes no more registers than a call may.
+    last_id = tl.where(lowest > cut_key, NO_ID, cut_id)
+    add_terms(
+        x_ptr, list_ptr, sums_ptr, n, op.to(tl.int32), tl.maximum(lowest, cut_key), last_id, m, c, widest, TILE
+    )  # fmt: skip
 
-    Not inlined: what few rows need takes no registers of the others.
-    """
+
+@triton.jit(noinline=True)
+def add_terms(
+    x_ptr, list_ptr, sums_ptr, n, op, cut_key, cut_id, m, c, widest, TILE: tl.constexpr
+):  # fmt: skip
+    """What `sum_terms` does. Not inlined: what few rows need takes no registers of the others."""
     PART: tl.constexpr = TILE // 4
     at = tl.arange(0, WAYS)
     sums = (at * 0).to(tl.int64)
@@ -129,7 +149,7 @@ def sum_terms(
         # A few of a tile at a time: what is summed takes many registers.
         for part in range(0, TILE, PART):
             key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
-            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+            kept = is_in(key, ids, cut_key, cut_id)
             for j in range(number_of_sums(op)):
                 sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
     tl.store(sums_ptr + at, sums, mask=at < ADDENDS)

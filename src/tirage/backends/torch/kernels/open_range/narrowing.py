@@ -10,30 +10,29 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import exponent_of, is_in, key_of, weight_of
-from tirage.backends.torch.kernels.open_range.lists import WAYS, open_keys, open_sums
+from tirage.backends.torch.kernels.open_range.lists import WAYS, key_at, open_keys, open_sums
 
-_MAX = tl.constexpr(0x7FFFFFFF)
 _BY_KEYS, _BY_LEVELS = tl.constexpr(False), tl.constexpr(True)
 
 
 # fmt: off
 @triton.jit
 def reached_key(
-    x_ptr, list_ptr, n, above, target, lowest, top, cut_key, cut_id, m, c, TILE: tl.constexpr, WEIGH: tl.constexpr
+    x_ptr, list_ptr, n, goal, lowest, top, cut_key, cut_id, m, c, TILE: tl.constexpr, WEIGH: tl.constexpr
 ):
-    """(the key at which a running sum over the set reaches `target`, what is left of that behind all keys above it, how
+    """(the key at which a running sum over the set reaches `goal`, what is left of that behind all keys above it, how
     many tokens of the list, those with that key among them, now stand first).
 
-    What is summed up are weights, or numbers of tokens; that of what stands above the range [lowest, top) is `above`.
+    What is summed up are weights, or numbers of tokens in the range [lowest, top).
     """
     FEW: tl.constexpr = TILE // 8
-    low, end, goal = lowest.to(tl.int64), top.to(tl.int64), target - above
+    low, end = lowest, top
     while (n > FEW) & (low + 1 < end):
-        step = tl.cdiv(end - low, WAYS)
+        step = part_of(low, end)
         sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, WEIGH)
         low, end, more = narrowed(sums, low, end, step, goal, goal * 0)
         goal -= more
-        n = put_first(x_ptr, list_ptr, n, low.to(tl.int32), end.to(tl.int32), TILE)
+        n = put_first(x_ptr, list_ptr, n, low, end, TILE)
     more = goal * 0
     if low + 1 < end:
         key, ids, x = open_keys(x_ptr, list_ptr, 0, n, FEW)
@@ -41,9 +40,15 @@ def reached_key(
         if WEIGH:
             each = tl.where(each > 0, weight_of(exponent_of(x, m, c)), 0)
         while low + 1 < end:
-            step = tl.cdiv(end - low, WAYS)
+            step = part_of(low, end)
             low, end, more = narrowed(sums_from(key, each, low, step), low, end, step, goal, more)
-    return low.to(tl.int32), goal - more, n
+    return low, goal - more, n
+
+
+@triton.jit
+def part_of(low, end):
+    """How many keys an eighth of [low, end) has, uint32: what keys are apart fits into no int32, but into 32 bits."""
+    return (end.to(tl.uint32) - low.to(tl.uint32) + (WAYS - 1)) // WAYS
 
 
 @triton.jit
@@ -52,7 +57,7 @@ def sums_from(key, each, low, step):
     at = tl.arange(0, WAYS)
     sums = (at * 0).to(tl.int64)
     for j in range(1, WAYS):
-        least = tl.minimum(low + j * step, _MAX).to(tl.int32)
+        least = key_at(low, j, step)
         sums += tl.where(at == j, tl.sum(tl.where(key >= least, each, 0), 0), 0)
     return sums
 
@@ -64,8 +69,8 @@ def narrowed(sums, low, end, step, goal, more):
     reaches = sums >= goal
     # The greatest sum that is too small is that of the part before.
     more = tl.maximum(more, tl.max(tl.where(reaches | (at == 0), more, sums), 0))
-    low += tl.sum((reaches & (at > 0)).to(tl.int64), 0) * step
-    return low, tl.minimum(low + step, end), more
+    low = key_at(low, tl.sum((reaches & (at > 0)).to(tl.int32), 0), step)
+    return low, tl.minimum(key_at(low, 1, step), end), more
 
 
 @triton.jit
@@ -85,7 +90,7 @@ def put_some_first(
     x_ptr, list_ptr, n, low, end, mean, m, c, TILE: tl.constexpr, LEVELED: tl.constexpr
 ):
     """How many of `n` listed tokens are within bounds, of keys or of levels: these now stand first."""
-    PART: tl.constexpr = TILE // 4
+    PART: tl.constexpr = TILE // 8
     lanes, number = tl.arange(0, PART), n * 0
     for start in range(0, n, TILE):
         # A few of a tile at a time, as `sum_terms` does.

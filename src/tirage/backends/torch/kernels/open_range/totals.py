@@ -104,7 +104,7 @@ def step_at(
     They are not counted where there is no open range, as nothing is cut then.
     """
     step_ptr = meta_ptr + PROGRAM + s * 6
-    op = tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr))
+    op = tl.where(((tl.load(row_ptr + IDLE) >> s) & 1) != 0, 0, tl.load(step_ptr)).to(tl.int32)
     if least_number(op, step_ptr) > 1:
         number = tl.full((), 0, tl.int32)
         if lowest < top:
