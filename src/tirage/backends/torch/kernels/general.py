@@ -26,10 +26,12 @@ from tirage.backends.torch.kernels.reads import base_of, is_joint
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.rule import (
     NEG_INF,
+    exponent_of,
     key_of,
     ln_of,
     log2_fixed,
     logprob_of,
+    value_of,
     weight_of,
 )
 from tirage.backends.torch.kernels.sets import (
@@ -66,6 +68,7 @@ from tirage.backends.torch.kernels.sets import (
     SUPPORT,
     TARGET,
     TOKEN,
+    TOP_KEY,
     TOTAL,
     TOTAL_WITHOUT,
     TURN,
@@ -110,6 +113,7 @@ _ALWAYS = tl.constexpr(1 << 32)
 CHANCES, STATES = 1, 2
 """What is told of rows: the chance of the token before adaptive-p, or what the row carries after it."""
 _STATES = tl.constexpr(STATES)
+_NEARLY_ONE = tl.constexpr(1 - 2.0**-48)
 _INVERSE_WIDTH, _LOG2E = tl.constexpr(INVERSE_WIDTH), tl.constexpr(LOG2E_23)
 
 
@@ -348,25 +352,43 @@ def drawn_weights(ids, x, key, state_ptr):
 
 @triton.jit
 def target_exponents(w, state_ptr):
-    """int32 exponents of weights, any shape, by how far their shares are from the target of adaptive-p (S-O15).
+    """int32 exponents of weights, any shape, by how far their shares are from the target of adaptive-p (S-O15)."""
+    return target_powers(w, state_ptr).to(tl.int32)
 
-    Each operation is one of binary64, rounded once.
-    """
+
+@triton.jit
+def target_powers(w, state_ptr):
+    """The same before they are rounded down, float64. Each operation is one of binary64, rounded once."""
     p = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64)
     target = word(state_ptr, TARGET).to(tl.float64) * tl.full((), 2.0**-32, tl.float64)
     distance = tl.abs(p - target) * tl.full((), _INVERSE_WIDTH, tl.float64)
     square = tl.full((), 10.0, tl.float64) * (distance * distance)
-    return (square / (tl.full((), 1.0, tl.float64) + distance) * tl.full((), _LOG2E, tl.float64)).to(tl.int32)
+    return square / (tl.full((), 1.0, tl.float64) + distance) * tl.full((), _LOG2E, tl.float64)
 
 
 # fmt: off
+@triton.jit
+def exponent_of_top(state_ptr):
+    """(whether that is the least exponent under adaptive-p, the exponent int32) of the largest weight of the set."""
+    m, c, trimmed, _ = scales_of(state_ptr)
+    w = weight_of(exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c))
+    power = target_powers(w, state_ptr)
+    share, target = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64), word(state_ptr, TARGET).to(tl.float64)
+    # Where no share is above the target, those of other tokens are no nearer to it. What is rounded may come out less
+    # for these by some bits: that matters only if it is so near to an integer.
+    less = power * tl.full((), _NEARLY_ONE, tl.float64)
+    is_below = (trimmed < 0) & (share <= target * tl.full((), 2.0**-32, tl.float64))
+    return is_below & (less.to(tl.int32) == power.to(tl.int32)), power.to(tl.int32)
+
+
 @triton.jit(noinline=True)
 def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Writes the mass of the set and its least exponent under adaptive-p."""
+    """Writes the least exponent of the set under adaptive-p; mostly that of its largest weight."""
     PART: tl.constexpr = TILE // 4
     m, c, trimmed, left = scales_of(state_ptr)
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    nearest = tl.arange(0, PART) * 0 + 0x7FFFFFFF
+    is_top, least = exponent_of_top(state_ptr)
+    length, is_listed = tl.where(is_top, 0, length_of(state_ptr, size)), word(state_ptr, IS_LISTED)
+    nearest = tl.arange(0, PART) * 0 + tl.where(is_top, least, 0x7FFFFFFF)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)

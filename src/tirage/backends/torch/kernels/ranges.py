@@ -16,9 +16,11 @@ from tirage.backends.torch.kernels.sets import (
     ARE_SUMMED,
     CUT_ID,
     CUT_KEY,
+    CUT_TURN,
     CUT_TURNS,
     FIRST_ID,
     FIRST_KEY,
+    FLOOR,
     HAS_LANES,
     IS_FRESH,
     IS_LEVELED,
@@ -80,7 +82,8 @@ def keep_range(state_ptr, is_prefix, is_found, number, size):
     low, top = word(state_ptr, LOW_KEY), word(state_ptr, TOP_KEY)
     is_weighed, sure_ptr = word(state_ptr, IS_WEIGHED_OUT) != 0, state_ptr + SURE_AT
     can_be = is_prefix & (word(state_ptr, IS_LISTED) == 0) & (word(state_ptr, STAYS_WHOLE) == 0)
-    can_be &= (word(state_ptr, CUT_TURNS) == 1) & (word(state_ptr, TRIMMED) < 0)
+    can_be &= (word(state_ptr, FLOOR) <= 1) & (word(state_ptr, TRIMMED) < 0)
+    can_be &= word(state_ptr, CUT_TURN) + 1 == word(state_ptr, CUT_TURNS)
     is_leveled = word(state_ptr, IS_LEVELED) != 0
     can_be &= (is_leveled == 0) | (is_weighed & (word(state_ptr, IS_PARTED) == 0))
     can_be &= is_found | (word(state_ptr, HAS_LANES) != 0)

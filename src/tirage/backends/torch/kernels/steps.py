@@ -92,12 +92,14 @@ from tirage.backends.torch.kernels.sets import (
     SCALE,
     SCAN_END,
     SCAN_LOW,
+    SET_NUMBER,
     STAGES,
     SUMS_AT,
     TARGET,
     TOP_KEY,
     TRIMMED,
     UNCUT,
+    WAS_LISTED,
     WHOLE,
     WRITES,
     all_stay,
@@ -372,8 +374,8 @@ def begin_cut(state_ptr, op, step_ptr):
     put(state_ptr, MEAN, mean)
     put(state_ptr, IS_SIGMA, op == _SIGMA)
     put(state_ptr, IS_REMOVED, is_xtc(op))
-    # It leaves the first tokens, in the order of its search, and no greater number that another rule asks for.
-    put(state_ptr, IS_PREFIX, (op != _MIROSTAT) & (floor_of(step_ptr) <= 1))
+    # It leaves some of the first tokens, in the order of its search, unless another rule asks for a greater number.
+    put(state_ptr, IS_PREFIX, floor_of(step_ptr) <= 1)
     put(state_ptr, GOAL, goal)
     put(state_ptr, HAS_LISTED, goal * 0)
     put(state_ptr, IS_WEIGHED_OUT, goal * 0)
@@ -459,11 +461,20 @@ def keep_prefix(x_ptr, list_ptr, state_ptr, meta_ptr, size):
     is_known = goal <= number
     last_id = tl.load(few_ptr + goal - 1, mask=is_known, other=0)
     last_key = key_of(tl.load(x_ptr + last_id))
+    count, was_listed = word(state_ptr, SET_NUMBER), word(state_ptr, WAS_LISTED)
     tl.debug_barrier()
-    put(state_ptr, GOAL, tl.where(is_known, 0, goal))
     put(state_ptr, CUT_KEY, last_key)
     put(state_ptr, CUT_ID, last_id)
     put(state_ptr, LIMIT, goal * 0 - 1)
+    # What the search for the first ones weighed is not what stays.
+    put(state_ptr, IS_WEIGHED_OUT, goal * 0)
+    put(state_ptr, GOAL, tl.where(is_known | (goal >= count), 0, goal))
+    if is_known == 0:
+        # It goes on from the set, of which the first tokens may be listed now.
+        put(state_ptr, IS_LISTED, was_listed)
+        put(state_ptr, NUMBER, count)
+        put(state_ptr, IS_PREFIX, goal * 0 + 1)
+        put(state_ptr, LEAST, tl.where(goal >= count, 0, NEVER))
     tl.debug_barrier()
 
 
