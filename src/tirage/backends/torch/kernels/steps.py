@@ -12,7 +12,7 @@ from tirage.backends.torch.kernels.curvature import cut_tail
 from tirage.backends.torch.kernels.entropy import factor_at, is_dynamic, scaled
 from tirage.backends.torch.kernels.layout import constant
 from tirage.backends.torch.kernels.least_weights import least_of_top_a, least_surprising
-from tirage.backends.torch.kernels.listing import list_between, look_for_holes, weigh_listed
+from tirage.backends.torch.kernels.listing import list_between, look_for_holes, weigh_listed, weigh_tied
 from tirage.backends.torch.kernels.ordered import (
     entropy_prefix,
     rank_first,
@@ -84,6 +84,7 @@ from tirage.backends.torch.kernels.sets import (
     MEAN,
     NEVER,
     NUMBER,
+    ONLY_TIED,
     OP,
     REACHING,
     READS,
@@ -162,8 +163,9 @@ def run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
     """
     begin_step(state_ptr, meta_ptr, size)
     if word(state_ptr, IS_SCANNED) != 0:
-        low, end = tl.where(word(state_ptr, IS_SCANNED) == 1, word(state_ptr, SCAN_LOW), -1), word(state_ptr, SCAN_END)
-        list_between(x_ptr, list_ptr, state_ptr, BY_KEY, low, end, size, TILE)
+        low, end = tl.where(word(state_ptr, IS_SCANNED) == 2, -1, word(state_ptr, SCAN_LOW)), word(state_ptr, SCAN_END)
+        most = tl.where(word(state_ptr, IS_SCANNED) == ONLY_TIED, 0, ALL)
+        list_between(x_ptr, list_ptr, state_ptr, BY_KEY, low, end, most, size, TILE)
         put_scanned(state_ptr)
     elif word(state_ptr, READS) == SUMS:
         sum_set(x_ptr, list_ptr, state_ptr, word(state_ptr, OP), is_dynamic(word(state_ptr, OP)), size, TILE)
@@ -292,7 +294,9 @@ def cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
         if word(state_ptr, GOAL) > 0:
             cut_at(x_ptr, list_ptr, state_ptr, size, TILE)
             apply_cut(x_ptr, state_ptr, meta_ptr)
-            if word(state_ptr, HAS_LISTED) != 0:
+            if word(state_ptr, HAS_LISTED) == ONLY_TIED:
+                weigh_tied(state_ptr, size, TILE)
+            elif word(state_ptr, HAS_LISTED) != 0:
                 weigh_listed(x_ptr, list_ptr, state_ptr, size, TILE)
                 if word(state_ptr, IS_LEVELED) != 0:
                     look_for_holes(x_ptr, list_ptr, state_ptr, size, TILE)
