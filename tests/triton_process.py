@@ -271,6 +271,8 @@ AS_SETS = {
     "tail-free behind top-p": SamplingParams(top_p=0.9, tfs=0.95),
     "top-p and typical": SamplingParams(semantics="hf", top_p=0.9, typical_p=0.9),
     "smoothing, top-p and min-p": SamplingParams(smoothing_factor=0.3, top_p=0.9, min_p=0.02),
+    "Mirostat 1": SamplingParams(mirostat=1),
+    "adaptive-p": SamplingParams(adaptive_target=0.3),
 }
 """Requests that are drawn as sets, in a thread block each."""
 OF_OTHER_SHAPES = {

@@ -257,11 +257,12 @@ def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, planes):
 
 @triton.jit
 def needs_list(meta_ptr, steps):
-    """Whether a step of a row takes a set for the row unless it is listed, or its least key for that of a token."""
+    """2 where a step of a row takes the least key of a set for that of a token, 1 where one reads its set so often that
+    one of few tokens is listed, else 0."""
     found = tl.full((), 0, tl.int32)
     for s in range(steps):
         op = tl.load(meta_ptr + PROGRAM + s * 6)
-        found += ((op == _TFS) | (op == _SIGMA)).to(tl.int32)
+        found = tl.maximum(found, tl.where(op == _SIGMA, 2, tl.where(op == _TFS, 1, 0)))
     return found
 
 

@@ -172,7 +172,7 @@ def run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
     if word(state_ptr, READS) == COUNT:
         count_set(x_ptr, list_ptr, state_ptr, size, TILE)
     take_step(state_ptr, meta_ptr)
-    if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS):
+    if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS) & (word(state_ptr, LEAST) != 0):
         cut_tail(x_ptr, list_ptr, state_ptr, step_of(state_ptr, meta_ptr), size, TILE)
     cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
 
@@ -248,6 +248,10 @@ def thresholds_of(state_ptr, op, step_ptr):
         least = share_of(op, step_ptr, total)
     elif (op == _EPSILON) | (op == _ETA) | (op == _P_LESS) | (op == _SIGMA):
         limit, least = judged(op, step_ptr, total, state_ptr + SUMS_AT)
+    elif op == _TFS:
+        # Weights that are all the same do not bend: all stay.
+        last = exponent_of(value_of(word(state_ptr, LOW_KEY).to(tl.int32)), m, c)
+        least = tl.where(last == exponent_of(value_of(high), m, c), 0, least)
     return least, limit, key
 
 
