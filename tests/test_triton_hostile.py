@@ -328,6 +328,23 @@ SET_MISTAKES = {
     "a part that is one place takes others": ("tl.where(place == low + 1, 0, at)", "tl.where(place > low + 1, 0, at)"),
     "adaptive-p takes the largest weight for the mass": ("put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))",
                                                          "put(state_ptr, WHOLE, word(state_ptr, LARGEST))"),
+    "the likeliest token is the nearest to any target": (
+        "(share <= target * tl.full((), 2.0**-32, tl.float64))", "(share >= 0.0)",
+    ),
+    "Mirostat 1 goes on from the first tokens alone": (
+        "put(state_ptr, IS_LISTED, was_listed)", "put(state_ptr, IS_LISTED, was_listed * 0 + 1)",
+    ),
+    "an id is looked for in the segment behind it": ("(before < goal).to(tl.int64)", "(before <= goal).to(tl.int64)"),
+    "ties behind the cut are weighed": (
+        "tl.minimum(tl.minimum(until, tied), stays)", "tl.minimum(until, tied)",
+    ),
+    "one less of the ties is listed than stay": ("tl.where(is_prefix, goal, 0), ALL)", "goal - 1, ALL)"),
+    "tokens of the next lane are taken for those before it": (
+        "> new_low), first, new_end)", "> new_low), last + 1, new_end)",
+    ),
+    "levels of the next lane are taken for those before it": (
+        "(most_level > low), least_level, reached)", "(most_level > low), most_level + 1, reached)",
+    ),
     "a least number is one more": ("goal = tl.where((floor < before) & (is_removed == 0), floor, 0)",
                                    "goal = tl.where((floor < before) & (is_removed == 0), floor + 1, 0)"),
     "a stage forgets what is before its place": (

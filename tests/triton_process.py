@@ -272,6 +272,8 @@ AS_SETS = {
     "top-p and typical": SamplingParams(semantics="hf", top_p=0.9, typical_p=0.9),
     "smoothing, top-p and min-p": SamplingParams(smoothing_factor=0.3, top_p=0.9, min_p=0.02),
     "smoothing, min-p and XTC": SamplingParams(smoothing_factor=0.2, min_p=0.02, xtc_probability=0.5),
+    "Mirostat 1": SamplingParams(mirostat=1),
+    "adaptive-p": SamplingParams(adaptive_target=0.3),
 }
 """Requests that are drawn as sets, in a thread block each."""
 OF_OTHER_SHAPES = {

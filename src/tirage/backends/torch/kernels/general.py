@@ -33,7 +33,7 @@ from tirage.backends.torch.kernels.open_range.exclusion import is_on
 from tirage.backends.torch.kernels.reports.told import is_told, tell_set
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.sets.brackets import keep_lanes
-from tirage.backends.torch.kernels.sets.drawn import drawn_weights, target_exponents
+from tirage.backends.torch.kernels.sets.drawn import drawn_weights, exponent_of_top, target_exponents
 from tirage.backends.torch.kernels.sets.marks import bits_at, drawn_marks, set_bits, spared_marks
 from tirage.backends.torch.kernels.sets.reads import base_of, is_joint
 from tirage.backends.torch.kernels.sets.smoothing import smooth
@@ -254,11 +254,12 @@ def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, marks):
 
 @triton.jit
 def needs_list(meta_ptr, steps):
-    """Whether a step of a row takes a set for the row unless it is listed, or its least key for that of a token."""
+    """2 where a step of a row takes the least key of a set for that of a token, 1 where one reads its set so often that
+    one of few tokens is listed, else 0."""
     found = tl.full((), 0, tl.int32)
     for s in range(steps):
         op = tl.load(meta_ptr + PROGRAM + s * 6)
-        found += ((op == _TFS) | (op == _SIGMA)).to(tl.int32)
+        found = tl.maximum(found, tl.where(op == _SIGMA, 2, tl.where(op == _TFS, 1, 0)))
     return found
 
 
@@ -336,11 +337,12 @@ def coin_of(meta_ptr, steps):
 
 @triton.jit(noinline=True)
 def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Writes the mass of the set and its least exponent under adaptive-p."""
+    """Writes the least exponent of the set under adaptive-p; mostly that of its largest weight."""
     PART: tl.constexpr = TILE // 4
     m, c, trimmed, left = scales_of(state_ptr)
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    nearest = tl.arange(0, PART) * 0 + 0x7FFFFFFF
+    is_top, least = exponent_of_top(state_ptr)
+    length, is_listed = tl.where(is_top, 0, length_of(state_ptr, size)), word(state_ptr, IS_LISTED)
+    nearest = tl.arange(0, PART) * 0 + tl.where(is_top, least, 0x7FFFFFFF)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
             ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)

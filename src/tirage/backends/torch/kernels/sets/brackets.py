@@ -31,13 +31,16 @@ from tirage.backends.torch.kernels.sets.words import (
     MASS_LEAST,
     MASS_MOST,
     MEAN,
+    ONLY_TIED,
     PLACE_END,
     PLACE_LOW,
     REACHED,
     SCAN_END,
     SCAN_LOW,
+    STAYS_WHOLE,
     SUMS_AT,
     TOP_KEY,
+    TRIMMED,
     is_whole,
     put,
     put_number,
@@ -47,9 +50,11 @@ from tirage.backends.torch.kernels.sets.words import (
 
 _KEY, _COUNT = tl.constexpr(32), tl.constexpr(0xFFFFFFFF)
 _TURNS = tl.constexpr(32)
-_FEWER, _FEW_FIRST = tl.constexpr(32), tl.constexpr(8)
-"""Tokens are listed before a set is summed where they are fewer than one in so many of the vocabulary, or all from the
-first one on."""
+FEWER = tl.constexpr(32)
+"""Those that are still looked at are listed once they are fewer than one in so many of the vocabulary."""
+_FEW_FIRST = tl.constexpr(8)
+"""All from the first one on are listed where they are as few, or else fewer than one in so many if that is all that can
+be done: what is not listed is then gone."""
 
 
 # fmt: off
@@ -116,6 +121,8 @@ def enclose_by_key(state_ptr, goal, most_goal, total, most_total, size):
     is_there = counts > 0
     new_low = tl.max(tl.where(is_there & (most < goal), last, low), 0)
     new_end = tl.min(tl.where(is_there & (least >= most_goal), last, end), 0)
+    # No token is at the places before the next lane that has some.
+    new_low = tl.maximum(new_low, tl.min(tl.where(is_there & (last > new_low), first, new_end), 0) - 1)  # pyright: ignore[reportOperatorIssue]
     new_low = tl.minimum(new_low, new_end - 1)  # pyright: ignore[reportOperatorIssue]
     ahead = tl.sum(tl.where(last <= new_low, counts, 0), 0)
     number = tl.sum(tl.where((last > new_low) & (first <= new_end), counts, 0), 0)
@@ -152,6 +159,8 @@ def enclose_by_level(state_ptr):
         is_in = most_level <= level
         least = tl.maximum(tl.sum(tl.where(is_in, light, 0), 0), total - tl.sum(tl.where(is_in, 0, heavy), 0))
         short, reached = tl.where(least < goal, level, short), tl.where(least < goal, reached, level)
+    # No token is at the levels before the next lane that has some.
+    low = tl.maximum(low, tl.min(tl.where((counts > 0) & (most_level > low), least_level, reached), 0) - 1)  # pyright: ignore[reportOperatorIssue]
     low = tl.minimum(low, reached - 1)
     number = tl.sum(tl.where((most_level > low) & (least_level <= reached), counts, 0), 0)
     ahead = tl.sum(tl.where(most_level <= low, counts, 0), 0)
@@ -163,10 +172,19 @@ def enclose_by_level(state_ptr):
     tl.debug_barrier()
 
 
+@triton.jit
+def are_listed(state_ptr, ahead, number, size):
+    """Whether tokens between the places of a search are listed with all before them, as what a step keeps."""
+    # A range of the row that is weighed in the same reading takes no other; a list of many tokens takes some parts of
+    # one.
+    can_be_range = (number <= size // FEWER) & (word(state_ptr, STAYS_WHOLE) == 0) & (word(state_ptr, TRIMMED) < 0)
+    return ahead + number <= size // tl.where(can_be_range, FEWER, _FEW_FIRST)
+
+
 @triton.jit(noinline=True)
 def look_ahead(state_ptr, step_ptr, size):
-    """Writes between which places a top-p likely cuts a set that is not summed yet, where few tokens are between them;
-    else that nothing is listed before it is."""
+    """Writes between which places a top-p likely cuts a set that is not summed yet, where few tokens are between them,
+    or one key; else that nothing is listed before it is."""
     m, c, _, _ = scales_of(state_ptr)
     top, low = word(state_ptr, TOP_KEY), word(state_ptr, LOW_KEY)
     counts, sure, near, far = lanes_of(state_ptr)
@@ -192,8 +210,8 @@ def look_ahead(state_ptr, step_ptr, size):
     tl.debug_barrier()
     put(state_ptr, SCAN_LOW, low)
     put(state_ptr, SCAN_END, end)
-    # Where all of the first ones are few, they are listed from the first on.
-    is_prefix = ahead + number <= size // _FEW_FIRST
-    put(state_ptr, IS_SCANNED, tl.where(is_prefix, 2, (number <= size // _FEWER).to(tl.int32)))
+    is_prefix = are_listed(state_ptr, ahead, number, size)
+    is_few = tl.where(number <= size // FEWER, 1, tl.where(low + 1 == end, ONLY_TIED, 0))
+    put(state_ptr, IS_SCANNED, tl.where(is_prefix, 2, is_few))
     tl.debug_barrier()
 # fmt: on

@@ -21,6 +21,7 @@ from tirage.backends.torch.kernels.sets.words import (
     LOW_KEY,
     NUMBER,
     ORDER_AT,
+    is_within,
     length_of,
     put,
     put_number,
@@ -205,7 +206,8 @@ def sample_of_window(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
         marks = tl.load(marks_at(list_ptr, state_ptr, TILE) + (place >> 5), mask=is_marked, other=-1)
         there = (place < length) & (((marks >> (place & 31)) & 1) != 0)
         x = tl.load(x_ptr + ids, mask=there, other=float("-inf"))
-        q = tl.where(key_of(x) > NEG_INF, exponent_of(x, m, c), _NONE)
+        there = (key_of(x) > NEG_INF) & is_within(state_ptr, key_of(x), ids)
+        q = tl.where(there, exponent_of(x, m, c), _NONE)
     return tl.where(lanes == 0, low, tl.where((q >= low) & (q <= high), q, _NONE))
 
 
@@ -264,7 +266,7 @@ def deal(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
             from_ptr = list_ptr + tl.where(turn == 1, size - room_of(size), 0)
             ids, x = tokens_of(x_ptr, from_ptr, marks_at(list_ptr, state_ptr, TILE), start + part, length, kind, PART)
             m, c, _, _ = scales_of(state_ptr)
-            q, there = exponent_of(x, m, c), key_of(x) > NEG_INF
+            q, there = exponent_of(x, m, c), (key_of(x) > NEG_INF) & is_within(state_ptr, key_of(x), ids)
             low, high = word(state_ptr, WINDOW_LOW).to(tl.int32), word(state_ptr, WINDOW_HIGH).to(tl.int32)
             inside, head = there & (q >= low) & (q <= high), word(state_ptr, HEAD)
             bucket = buckets_of(tl.minimum(tl.maximum(q, low), high), sample, high, PART)

@@ -61,9 +61,9 @@ from tirage.backends.torch.kernels.sets.words import (
     TOP_KEY,
     count_on,
     length_of,
+    members_at,
     put,
     scales_of,
-    tokens_at,
     word,
 )
 
@@ -353,7 +353,7 @@ def put_last(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     last = (tl.arange(0, PART) * 0).to(tl.int64)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, _x, key = tokens_at(x_ptr, list_ptr, start + part, length, is_listed, PART)
+            ids, _x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
             inside = (key > NEG_INF) & (key >= word(state_ptr, CUT_KEY))
             last = tl.maximum(last, tl.where(inside, ((-key.to(tl.int64) + POS_INF) << 31) + ids, 0))
     found = tl.max(last, 0)

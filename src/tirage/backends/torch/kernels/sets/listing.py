@@ -9,14 +9,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.exact.rule import NEG_INF, NO_ID, POS_INF, exponent_of, is_in
+from tirage.backends.torch.kernels.exact.rule import NEG_INF, NO_ID, POS_INF, exponent_of, is_in, value_of, weight_of
 from tirage.backends.torch.kernels.sets.places import place_of
 from tirage.backends.torch.kernels.sets.words import (
+    ALL,
     ARE_SUMMED,
     CUT_ID,
     CUT_KEY,
     CUT_LEFT,
     CUT_TOKEN,
+    EACH,
     IS_FRESH,
     IS_LEVELED,
     IS_PARTED,
@@ -31,7 +33,9 @@ from tirage.backends.torch.kernels.sets.words import (
     SEGMENTED,
     SEGMENTS,
     SET_MASS,
+    STAGE_GOAL,
     SURE_AT,
+    TIED,
     begin_segment,
     members_at,
     put,
@@ -51,22 +55,30 @@ of w * q, how many have a weight, and their largest and least keys."""
 
 # fmt: off
 @triton.jit(noinline=True)
-def list_between(x_ptr, list_ptr, state_ptr, kind, low, end, size, TILE: tl.constexpr):
+def list_between(x_ptr, list_ptr, state_ptr, kind, low, end, most, size, TILE: tl.constexpr):
     """Lists the tokens that are looked at in ]low, end], of a set that is not listed; writes how many they are, what is
-    known of those before them, their mass by segments, that of both, and the number and the mass of the set."""
+    known of those before them, their mass by segments, that of both, and the number and the mass of the set.
+
+    Of those at the place `end` only the first ones are listed, at `most` so many; all are counted, by segments too.
+    """
     PART: tl.constexpr = TILE // 16 if TILE > 8 else _ONE
     m, c, trimmed, left = scales_of(state_ptr)
     wide = (tl.arange(0, PART) * 0).to(tl.int64)
     mass, upper, lower, inside, whole = wide, wide, wide, wide, wide
     sure, weighty, there = tl.arange(0, PART) * 0, tl.arange(0, PART) * 0, tl.arange(0, PART) * 0
-    high, least, number = sure + NEG_INF, sure + POS_INF, tl.full((), 0, tl.int32)
+    high, least, number, tied = sure + NEG_INF, sure + POS_INF, tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     for start in range(0, size, TILE):
-        begin_segment(state_ptr, start // TILE, shift_of(size, TILE), tl.sum(mass, 0), start)
+        tile, shift = start // TILE, shift_of(size, TILE)
+        begin_segment(state_ptr, tile, shift, tl.sum(mass, 0), start)
+        tl.store(state_ptr + PARTS_AT + (tile >> shift), tied, mask=((tile >> shift) << shift) == tile)
         for part in range(0, TILE, PART):
             ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, size, 0, PART)
             q, w = weights_at(ids, x, key, m, c, trimmed, left)
             looked, place = place_of(state_ptr, kind, ids, q, key)
-            one = (looked & (place > low) & (place <= end)).to(tl.int32)
+            last = (looked & (place == end)).to(tl.int32)
+            is_more = (last > 0) & (tied + tl.cumsum(last, 0) > most)
+            tied += tl.sum(last, 0)
+            one = (looked & (place > low) & (place <= end) & (is_more == 0)).to(tl.int32)
             tl.store(list_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 0)
             number += tl.sum(one, 0)
             there += (key > NEG_INF).to(tl.int32)
@@ -88,6 +100,7 @@ def list_between(x_ptr, list_ptr, state_ptr, kind, low, end, size, TILE: tl.cons
     put(state_ptr, IS_FRESH, number * 0)
     put(state_ptr, ARE_SUMMED, number * 0)
     put(state_ptr, LISTED_NUMBER, number)
+    put(state_ptr, TIED, tied)
     put(state_ptr, SET_MASS, all_mass)
     put(state_ptr, PLACED_MASS, placed)
     put_number(state_ptr, all_number, size)
@@ -142,6 +155,30 @@ def weigh_listed(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     add_listed(
         state_ptr, tl.sum(sure, 0), tl.sum(mass, 0), tl.sum(upper, 0), tl.sum(lower, 0), tl.sum(weighty, 0),
         tl.max(high, 0), tl.min(least, 0), size, TILE,
+    )
+
+
+@triton.jit(noinline=True)
+def weigh_tied(state_ptr, size, TILE: tl.constexpr):
+    """Adds the first of the tokens at the key of the cut, up to its id, to what is known of those before them."""
+    segments, number, tied = tl.arange(0, SEGMENTS), segments_of(size, TILE), word(state_ptr, TIED)
+    stays, each = word(state_ptr, STAGE_GOAL), word(state_ptr, EACH)
+    stays = tl.where(word(state_ptr, CUT_ID) >= NO_ID, tied, (stays + each - 1) // each)
+    m, c, _, _ = scales_of(state_ptr)
+    key, cut_token = word(state_ptr, CUT_KEY).to(tl.int32), word(state_ptr, CUT_TOKEN)
+    q = exponent_of(value_of(key), m, c)
+    w = weight_of(q)
+    less = tl.where(cut_token >= 0, w - word(state_ptr, CUT_LEFT), 0)
+    before = tl.load(state_ptr + PARTS_AT + segments, mask=segments < number, other=ALL)
+    until = tl.load(state_ptr + PARTS_AT + segments + 1, mask=segments + 1 < number, other=ALL)
+    before, until = tl.minimum(before, stays), tl.minimum(tl.minimum(until, tied), stays)
+    cut_at = (cut_token // TILE) >> shift_of(size, TILE)
+    parts = w * tl.maximum(until - before, 0) - tl.where(segments == cut_at, less, 0)
+    tl.debug_barrier()
+    tl.store(state_ptr + PARTS_AT + segments, parts)
+    add_listed(
+        state_ptr, stays, stays * w - less, stays * ((w * q) >> 32), stays * ((w * q) & _WORD),
+        tl.where(w > 0, stays, 0), key, key, size, TILE,
     )
 
 

@@ -13,7 +13,7 @@ from tirage.backends.torch.kernels.exact.rule import NO_ID, key_of, log2_fixed
 from tirage.backends.torch.kernels.exact.thresholds import quotient, raised
 from tirage.backends.torch.kernels.sets.words import (
     FEW,
-    NUMBER,
+    SET_NUMBER,
     scales_of,
     weights_at,
     word,
@@ -137,7 +137,7 @@ def log2_of_rest(slope, power):
 @triton.jit
 def zipf_prefix(x_ptr, few_ptr, state_ptr, number, mu, size):
     """How many tokens of the set have a surprise of about `mu`, if all fall off as the first ones."""
-    count = word(state_ptr, NUMBER)
+    count = word(state_ptr, SET_NUMBER)
     slope = slope_of(x_ptr, few_ptr, state_ptr, number)
     away = tl.maximum(tl.abs(slope - _OCTAVE), 1)
     log2_size = log2_fixed((tl.full((), 0, tl.int64) + size).to(tl.uint64))

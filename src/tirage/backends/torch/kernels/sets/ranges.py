@@ -17,9 +17,11 @@ from tirage.backends.torch.kernels.sets.words import (
     ARE_SUMMED,
     CUT_ID,
     CUT_KEY,
+    CUT_TURN,
     CUT_TURNS,
     FIRST_ID,
     FIRST_KEY,
+    FLOOR,
     HAS_LANES,
     IS_FRESH,
     IS_LEVELED,
@@ -79,8 +81,9 @@ def keep_range(state_ptr, is_prefix, is_found, number, size):
     tokens. Whether it has many is told by the histogram, or else it has where its last token `is_found` by a search."""
     low, top = word(state_ptr, LOW_KEY), word(state_ptr, TOP_KEY)
     is_weighed, sure_ptr = word(state_ptr, IS_WEIGHED_OUT) != 0, state_ptr + SURE_AT
-    can_be = is_prefix & (word(state_ptr, IS_LISTED) == 0) & (word(state_ptr, STAYS_WHOLE) == 0)
-    can_be &= (word(state_ptr, CUT_TURNS) == 1) & (word(state_ptr, TRIMMED) < 0)
+    can_be = is_prefix & (word(state_ptr, IS_LISTED) == 0) & (word(state_ptr, STAYS_WHOLE) < 2)
+    can_be &= (word(state_ptr, FLOOR) <= 1) & (word(state_ptr, TRIMMED) < 0)
+    can_be &= word(state_ptr, CUT_TURN) + 1 == word(state_ptr, CUT_TURNS)
     is_leveled = word(state_ptr, IS_LEVELED) != 0
     can_be &= (is_leveled == 0) | (is_weighed & (word(state_ptr, IS_PARTED) == 0))
     can_be &= is_found | (word(state_ptr, HAS_LANES) != 0)
@@ -95,6 +98,8 @@ def keep_range(state_ptr, is_prefix, is_found, number, size):
         first_id = tl.where(first == top, first_id, 0)
         first = top
     low = tl.where(is_leveled, key, tl.maximum(low, key))
+    # What tail-free reads often is listed if it is not much, though that takes a reading.
+    can_be &= (is_weighed == 0) | (word(state_ptr, STAYS_WHOLE) == 0) | (word(sure_ptr, NUMBER_AT) > size // _FEW_FIRST)
     if can_be & (word(state_ptr, HAS_LANES) != 0) & (is_weighed == 0):
         can_be &= number_from(state_ptr, key) > size // _FEW_FIRST
     tl.debug_barrier()

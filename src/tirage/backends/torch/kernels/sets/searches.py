@@ -19,11 +19,12 @@ from tirage.backends.torch.kernels.exact.rule import (
     weight_of,
 )
 from tirage.backends.torch.kernels.layout import LANES, NOT_COUNTED
-from tirage.backends.torch.kernels.sets.brackets import enclose_by_key, enclose_by_level
+from tirage.backends.torch.kernels.sets.brackets import FEWER, are_listed, enclose_by_key, enclose_by_level
 from tirage.backends.torch.kernels.sets.listing import MASS_AT, NUMBER_AT, list_between
 from tirage.backends.torch.kernels.sets.places import BY_ID, BY_KEY, BY_LEVEL, place_of, places_of
 from tirage.backends.torch.kernels.sets.words import (
     AHEAD,
+    ALL,
     BETWEEN,
     COUNTINGS,
     CUT_ID,
@@ -47,6 +48,8 @@ from tirage.backends.torch.kernels.sets.words import (
     MEAN,
     NEVER,
     NUMBER,
+    ONLY_TIED,
+    PARTS_AT,
     PLACE_END,
     PLACE_LOW,
     PLACED_MASS,
@@ -54,12 +57,14 @@ from tirage.backends.torch.kernels.sets.words import (
     REACHING,
     SCAN_END,
     SCAN_LOW,
+    SEGMENTS,
     SET_NUMBER,
     STAGE,
     STAGE_GOAL,
     STAGES,
     SUMS_AT,
     SURE_AT,
+    TIED,
     TOP_KEY,
     TRIMMED,
     UNLISTED,
@@ -71,15 +76,14 @@ from tirage.backends.torch.kernels.sets.words import (
     put,
     put_number,
     scales_of,
+    segments_of,
+    shift_of,
     weights_at,
     word,
 )
 
 _TURNS = tl.constexpr(6)
 """How often a weighed search counts by parts; then it weighs, for two bits of a place."""
-_FEWER, _FEW_FIRST = tl.constexpr(32), tl.constexpr(8)
-"""Those that are still looked at are listed once they are fewer than one in so many of the vocabulary, or all from the
-first one on, where what is not listed is then gone."""
 
 
 # fmt: off
@@ -204,16 +208,49 @@ def last_of(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
 @triton.jit(noinline=True)
 def list_few(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Lists the tokens between the places of a search, once they are few, in the place of a set that is not listed;
-    writes the mass of those before them. Where what the step keeps is among them it lists all from the first on."""
-    kind, number = word(state_ptr, STAGE).to(tl.int32), word(state_ptr, BETWEEN)
-    is_prefix = (word(state_ptr, IS_PREFIX) != 0) & (word(state_ptr, LEVEL) < 0)
-    is_prefix &= word(state_ptr, AHEAD) + number <= size // _FEW_FIRST
-    is_few = (is_prefix | (number <= size // _FEWER)) & (kind != BY_ID)
-    if is_few & (word(state_ptr, IS_LISTED) == 0):
-        low = tl.where(is_prefix, -1, word(state_ptr, PLACE_LOW))
-        list_between(x_ptr, list_ptr, state_ptr, kind, low, word(state_ptr, PLACE_END), size, TILE)
-        # By key at one level, others are not among those before.
-        put_listed(state_ptr, tl.where(is_prefix, 2, 0), (is_prefix | (word(state_ptr, LEVEL) >= 0)) == 0)
+    writes the mass of those before them. Where what the step keeps is among them it lists all from the first on.
+
+    Of tokens at one key, among which an id is looked for, those are listed that the step keeps, or ids are counted.
+    """
+    kind, goal, key = word(state_ptr, STAGE).to(tl.int32), word(state_ptr, GOAL), word(state_ptr, CUT_KEY)
+    is_tied, is_ranked = kind == BY_ID, word(state_ptr, LEVEL) < 0
+    number = tl.where(is_tied, goal, word(state_ptr, BETWEEN))
+    is_prefix = (word(state_ptr, IS_PREFIX) != 0) & is_ranked
+    is_prefix &= are_listed(state_ptr, word(state_ptr, AHEAD), number, size)
+    is_few = is_prefix | tl.where(is_tied, is_ranked, number <= size // FEWER)
+    is_few &= (word(state_ptr, IS_LISTED) == 0) & (word(state_ptr, HAS_LISTED) == 0)
+    if is_few & ((is_tied == 0) | (word(state_ptr, IS_WEIGHED) == 0)):
+        end = tl.where(is_tied, -key + POS_INF, word(state_ptr, PLACE_END))  # pyright: ignore[reportOperatorIssue]
+        low = tl.where(is_prefix, -1, tl.where(is_tied, end - 1, word(state_ptr, PLACE_LOW)))
+        most = tl.where(is_tied, tl.where(is_prefix, goal, 0), ALL)
+        if (is_tied == 0) | (word(state_ptr, IS_SCANNED) != ONLY_TIED):
+            by = tl.where(is_tied, BY_KEY, kind)
+            list_between(x_ptr, list_ptr, state_ptr, by, low, end, most, size, TILE)
+        if is_tied & (is_prefix == 0):
+            put_tied(state_ptr, size, TILE)
+        else:
+            # By key at one level, others are not among those before.
+            put_listed(state_ptr, tl.where(is_prefix, 2, 0), (is_prefix | (is_ranked == 0)) == 0)
+
+
+@triton.jit
+def put_tied(state_ptr, size, TILE: tl.constexpr):
+    """Writes in which segment of the row the id lies that is looked for, once ties are counted by segments."""
+    segments, number, tied = tl.arange(0, SEGMENTS), segments_of(size, TILE), word(state_ptr, TIED)
+    whole, goal = word(state_ptr, STAGE_GOAL), word(state_ptr, GOAL)
+    # More are asked for of a set all of which ties, if its number was not known.
+    whole, goal = tl.minimum(whole, tied * word(state_ptr, EACH)), tl.minimum(goal, tied)
+    before = tl.load(state_ptr + PARTS_AT + segments, mask=segments < number, other=NEVER)
+    at = tl.sum((before < goal).to(tl.int64), 0) - 1  # pyright: ignore[reportOperatorIssue]
+    reached, length = tl.max(tl.where(before < goal, before, 0), 0), TILE << shift_of(size, TILE)
+    tl.debug_barrier()
+    put(state_ptr, GOAL, goal)
+    put(state_ptr, STAGE_GOAL, whole)
+    put(state_ptr, PLACE_LOW, at * length - 1)
+    put(state_ptr, PLACE_END, tl.minimum((at + 1) * length, size) - 1)
+    put(state_ptr, REACHED, reached)
+    put(state_ptr, HAS_LISTED, goal * 0 + ONLY_TIED)
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -234,6 +271,9 @@ def put_listed(state_ptr, is_prefix, has_listed):
 def begin_stage(state_ptr, size):
     """Writes between which places a stage of a search looks for the token that reaches the `GOAL`."""
     goal, kind = word(state_ptr, GOAL), word(state_ptr, STAGE).to(tl.int32)
+    # By id, those before are not looked at; how many they are is known if they were counted.
+    ahead = tl.where(word(state_ptr, IS_WEIGHED) != 0, size, word(state_ptr, REACHED))
+    ahead = tl.where(kind == BY_ID, ahead, 0)
     each = count_ties(state_ptr, kind)
     low, end = places_of(state_ptr, kind, size)
     is_weighed = word(state_ptr, IS_WEIGHED) != 0
@@ -250,7 +290,7 @@ def begin_stage(state_ptr, size):
     put(state_ptr, UNLISTED, goal * 0)
     put(state_ptr, REACHED, goal * 0)
     put(state_ptr, BETWEEN, tl.where(number < 0, size, number))
-    put(state_ptr, AHEAD, goal * 0)
+    put(state_ptr, AHEAD, ahead)
     put(state_ptr, IS_TOLD, goal * 0 + 1)
     tl.debug_barrier()
 
@@ -265,7 +305,16 @@ def enclose(state_ptr, size):
     is_open &= (word(state_ptr, LEVEL) < 0) & (is_weighed | is_whole(state_ptr))
     goal, before = word(state_ptr, GOAL), word(state_ptr + SURE_AT, MASS_AT)
     is_scanned = (word(state_ptr, IS_SCANNED) != 0) & (before < goal) & (goal <= word(state_ptr, PLACED_MASS))
-    if is_scanned & (kind == BY_KEY) & is_weighed:
+    is_tied = is_scanned & (word(state_ptr, IS_SCANNED) == ONLY_TIED)
+    if is_tied & (kind == BY_KEY) & is_weighed:
+        # All between have one key, and were counted.
+        low, end, stages = word(state_ptr, SCAN_LOW), word(state_ptr, SCAN_END), word(state_ptr, STAGES)
+        tl.debug_barrier()
+        put(state_ptr, PLACE_LOW, low)
+        put(state_ptr, PLACE_END, end)
+        put(state_ptr, REACHED, before)
+        put(state_ptr, HAS_LISTED, tl.where(stages == 2, ONLY_TIED, 0))
+    elif is_scanned & (kind == BY_KEY) & is_weighed:
         # It was looked for, and listed, while the set was summed.
         low, end, number = word(state_ptr, SCAN_LOW), word(state_ptr, SCAN_END), word(state_ptr, LISTED_NUMBER)
         tl.debug_barrier()
@@ -283,7 +332,12 @@ def enclose(state_ptr, size):
     if (is_scanned | is_open) & (kind != BY_ID):
         # What those before the places reach is not known yet.
         tl.debug_barrier()
-        put(state_ptr, IS_TOLD, (is_weighed & (word(state_ptr, STAGES) > 1)) == 0)
+        put(state_ptr, IS_TOLD, is_tied | ((is_weighed & (word(state_ptr, STAGES) > 1)) == 0))
+        tl.debug_barrier()
+    if (is_tied == 0) & (kind == BY_KEY) & (word(state_ptr, IS_SCANNED) == ONLY_TIED):
+        # It does not end where it likely does.
+        tl.debug_barrier()
+        put(state_ptr, IS_SCANNED, goal * 0)
         tl.debug_barrier()
 
 
@@ -405,6 +459,7 @@ def begin_search(state_ptr):
     put(state_ptr, CUT_ID, number * 0 + NO_ID)
     put(state_ptr, LOOKED, number)
     put(state_ptr, HAS_LISTED, number * 0)
+    put(state_ptr, REACHED, number * 0)
     put(state_ptr, STAGE, number * 0)
     tl.debug_barrier()
 

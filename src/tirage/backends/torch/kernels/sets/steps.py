@@ -26,7 +26,7 @@ from tirage.backends.torch.kernels.exact.thresholds import (
 )
 from tirage.backends.torch.kernels.layout import constant
 from tirage.backends.torch.kernels.sets.curvature import cut_tail
-from tirage.backends.torch.kernels.sets.listing import list_between, look_for_holes, weigh_listed
+from tirage.backends.torch.kernels.sets.listing import list_between, look_for_holes, weigh_listed, weigh_tied
 from tirage.backends.torch.kernels.sets.ordered import (
     entropy_prefix,
     rank_first,
@@ -91,6 +91,7 @@ from tirage.backends.torch.kernels.sets.words import (
     MEAN,
     NEVER,
     NUMBER,
+    ONLY_TIED,
     OP,
     REACHING,
     READS,
@@ -99,12 +100,14 @@ from tirage.backends.torch.kernels.sets.words import (
     SCALE,
     SCAN_END,
     SCAN_LOW,
+    SET_NUMBER,
     STAGES,
     SUMS_AT,
     TARGET,
     TOP_KEY,
     TRIMMED,
     UNCUT,
+    WAS_LISTED,
     WHOLE,
     WRITES,
     all_stay,
@@ -160,15 +163,16 @@ def run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
     """
     begin_step(state_ptr, meta_ptr, size)
     if word(state_ptr, IS_SCANNED) != 0:
-        low, end = tl.where(word(state_ptr, IS_SCANNED) == 1, word(state_ptr, SCAN_LOW), -1), word(state_ptr, SCAN_END)
-        list_between(x_ptr, list_ptr, state_ptr, BY_KEY, low, end, size, TILE)
+        low, end = tl.where(word(state_ptr, IS_SCANNED) == 2, -1, word(state_ptr, SCAN_LOW)), word(state_ptr, SCAN_END)
+        most = tl.where(word(state_ptr, IS_SCANNED) == ONLY_TIED, 0, ALL)
+        list_between(x_ptr, list_ptr, state_ptr, BY_KEY, low, end, most, size, TILE)
         put_scanned(state_ptr)
     elif word(state_ptr, READS) == SUMS:
         sum_set(x_ptr, list_ptr, state_ptr, word(state_ptr, OP), is_dynamic(word(state_ptr, OP)), size, TILE)
     if word(state_ptr, READS) == COUNT:
         count_set(x_ptr, list_ptr, state_ptr, size, TILE)
     take_step(state_ptr, meta_ptr)
-    if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS):
+    if (word(state_ptr, CUT_TURNS) > 0) & (word(state_ptr, OP) == _TFS) & (word(state_ptr, LEAST) != 0):
         cut_tail(x_ptr, list_ptr, state_ptr, step_of(state_ptr, meta_ptr), size, TILE)
     cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
 
@@ -244,6 +248,10 @@ def thresholds_of(state_ptr, op, step_ptr):
         least = share_of(op, step_ptr, total)
     elif (op == _EPSILON) | (op == _ETA) | (op == _P_LESS) | (op == _SIGMA):
         limit, least = judged(op, step_ptr, total, state_ptr + SUMS_AT)
+    elif op == _TFS:
+        # Weights that are all the same do not bend: all stay.
+        last = exponent_of(value_of(word(state_ptr, LOW_KEY).to(tl.int32)), m, c)
+        least = tl.where(last == exponent_of(value_of(high), m, c), 0, least)
     return least, limit, key
 
 
@@ -290,7 +298,9 @@ def cut_set(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE: tl.constexpr):
         if word(state_ptr, GOAL) > 0:
             cut_at(x_ptr, list_ptr, state_ptr, size, TILE)
             apply_cut(x_ptr, state_ptr, meta_ptr)
-            if word(state_ptr, HAS_LISTED) != 0:
+            if word(state_ptr, HAS_LISTED) == ONLY_TIED:
+                weigh_tied(state_ptr, size, TILE)
+            elif word(state_ptr, HAS_LISTED) != 0:
                 weigh_listed(x_ptr, list_ptr, state_ptr, size, TILE)
                 if word(state_ptr, IS_LEVELED) != 0:
                     look_for_holes(x_ptr, list_ptr, state_ptr, size, TILE)
@@ -372,8 +382,8 @@ def begin_cut(state_ptr, op, step_ptr):
     put(state_ptr, MEAN, mean)
     put(state_ptr, IS_SIGMA, op == _SIGMA)
     put(state_ptr, IS_REMOVED, is_xtc(op))
-    # It leaves the first tokens, in the order of its search, and no greater number that another rule asks for.
-    put(state_ptr, IS_PREFIX, (op != _MIROSTAT) & (floor_of(step_ptr) <= 1))
+    # It leaves some of the first tokens, in the order of its search, unless another rule asks for a greater number.
+    put(state_ptr, IS_PREFIX, floor_of(step_ptr) <= 1)
     put(state_ptr, GOAL, goal)
     put(state_ptr, HAS_LISTED, goal * 0)
     put(state_ptr, IS_WEIGHED_OUT, goal * 0)
@@ -459,11 +469,20 @@ def keep_prefix(x_ptr, list_ptr, state_ptr, meta_ptr, size):
     is_known = goal <= number
     last_id = tl.load(few_ptr + goal - 1, mask=is_known, other=0)
     last_key = key_of(tl.load(x_ptr + last_id))
+    count, was_listed = word(state_ptr, SET_NUMBER), word(state_ptr, WAS_LISTED)
     tl.debug_barrier()
-    put(state_ptr, GOAL, tl.where(is_known, 0, goal))
     put(state_ptr, CUT_KEY, last_key)
     put(state_ptr, CUT_ID, last_id)
     put(state_ptr, LIMIT, goal * 0 - 1)
+    # What the search for the first ones weighed is not what stays.
+    put(state_ptr, IS_WEIGHED_OUT, goal * 0)
+    put(state_ptr, GOAL, tl.where(is_known | (goal >= count), 0, goal))
+    if is_known == 0:
+        # It goes on from the set, of which the first tokens may be listed now.
+        put(state_ptr, IS_LISTED, was_listed)
+        put(state_ptr, NUMBER, count)
+        put(state_ptr, IS_PREFIX, goal * 0 + 1)
+        put(state_ptr, LEAST, tl.where(goal >= count, 0, NEVER))
     tl.debug_barrier()
 
 

@@ -73,13 +73,18 @@ LANES_AT = tl.constexpr(320)
     HAS_LISTED, LISTED_NUMBER, SET_MASS, PLACED_MASS, IS_SCANNED, ARE_SUMMED, IS_WEIGHED_OUT, IS_PARTED,
     MASS_LEAST, MASS_MOST, MASS_CONSTANT, SCAN_LOW, SCAN_END, SURE_AT,
 ) = (tl.constexpr(832 + at) for at in range(14))  # fmt: skip
+TIED = tl.constexpr(852)
 """Whether a search lists some tokens of a set that is not listed, in one reading, how many, the mass of the set, and
 that up to the last place of the search; whether that is done before the search, whether the sums of the set are known
 from it, whether what stays is, and whether that has a hole; between which numbers the mass of the row lies under the
 temperature with this constant, as bits; between which places a top-p likely cuts; then what is known of the tokens that
-are sure to stay (`listing`)."""
+are sure to stay (`listing`); how many tokens are at the last place of the search."""
 PARTS_AT = tl.constexpr(872)
-"""Where the masses of those that are listed stand, by segments."""
+"""Where the masses of those that are listed stand, by segments, or how many tokens at the last place are before each.
+"""
+ONLY_TIED = tl.constexpr(3)
+"""What `IS_SCANNED` is, and `HAS_LISTED`, where tokens between the places of a search are not listed, as all have one
+key: their ids are counted by segments."""
 _SAVED = tl.constexpr(32)
 FEW = 128
 """Ids that a row has room for beside its list: the first tokens, of which some rules look at 100."""
