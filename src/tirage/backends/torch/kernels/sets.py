@@ -41,7 +41,7 @@ of how many, where `keep` lists tokens and whether it does, in which stage of a 
 before it and whether they were listed, the goal of a stage, what each of its tokens weighs, between which places it is,
 how many tokens are between these and before them, what is reached, how often it still counts by parts, and whether what
 is reached is told; where in the row's planes tail-free puts its order, and the few ids lie; the bits of the logit of
-the token; whether there is a histogram of the row, and whether a set has to be listed. Registers are left to the
+the token; whether there is a histogram of the row, and which sets have to be listed. Registers are left to the
 tokens: what lives across a call would take some from all that is called.
 """
 WORDS_OF_ROW = tl.constexpr(WORDS)
