@@ -328,7 +328,9 @@ SET_MISTAKES = {
     "Mirostat 1 goes on from the first tokens alone": (
         "put(state_ptr, IS_LISTED, was_listed)", "put(state_ptr, IS_LISTED, was_listed * 0 + 1)",
     ),
-    "an id is looked for in the segment behind it": ("(before < goal).to(tl.int64)", "(before <= goal).to(tl.int64)"),
+    "an id is looked for in the first segment alone": (
+        "at = tl.sum((before < goal).to(tl.int64), 0) - 1", "at = goal * 0",
+    ),
     "ties behind the cut are weighed": (
         "tl.minimum(tl.minimum(until, tied), stays)", "tl.minimum(until, tied)",
     ),
