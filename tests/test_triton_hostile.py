@@ -271,11 +271,11 @@ BEHIND_MISTAKES = {
 """Mistakes that jobs of `BEHIND_JOBS` see."""
 SET_JOBS = (
     *(19, 2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113),
-    *(6010, 6011, 6024, 6025, 8003, 9004, 9008, 9009, 9500, 9501),
+    *(6010, 6011, 6024, 6025, 8003, 8578, 9004, 9008, 9009, 9500, 9501),
 )
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
-has no edits but smoothings, those from 9000 on have a tail-free step, of 9500 often one that the first tokens of a row
-tell where it cuts."""
+has no edits but smoothings, 8578 a Mirostat 1 that keeps more than 100 tokens, those from 9000 on have a tail-free
+step, of 9500 often one that the first tokens of a row tell where it cuts."""
 SET_MISTAKES = {
     "what a range ends with is not in it": (
         "return is_in(key, ids, last, last_id) &", "return is_in(key, ids, last, last_id - 1) &",
@@ -334,7 +334,9 @@ SET_MISTAKES = {
     "Mirostat 1 goes on from the first tokens alone": (
         "put(state_ptr, IS_LISTED, was_listed)", "put(state_ptr, IS_LISTED, was_listed * 0 + 1)",
     ),
-    "an id is looked for in the segment behind it": ("(before < goal).to(tl.int64)", "(before <= goal).to(tl.int64)"),
+    "an id is looked for in the first segment alone": (
+        "at = tl.sum((before < goal).to(tl.int64), 0) - 1", "at = goal * 0",
+    ),
     "ties behind the cut are weighed": (
         "tl.minimum(tl.minimum(until, tied), stays)", "tl.minimum(until, tied)",
     ),

@@ -50,11 +50,11 @@ from tirage.backends.torch.kernels.sets.words import (
 
 _KEY, _COUNT = tl.constexpr(32), tl.constexpr(0xFFFFFFFF)
 _TURNS = tl.constexpr(32)
-FEWER = tl.constexpr(32)
+FEWER = tl.constexpr(16)
 """Those that are still looked at are listed once they are fewer than one in so many of the vocabulary."""
-_FEW_FIRST = tl.constexpr(8)
-"""All from the first one on are listed where they are as few, or else fewer than one in so many if that is all that can
-be done: what is not listed is then gone."""
+_FEW_FIRST, _FEWER_FIRST = tl.constexpr(8), tl.constexpr(32)
+"""All from the first one on are listed, so that what is not listed is gone, where they are fewer than one in so many if
+nothing else can be done, else where a list of them is nothing."""
 
 
 # fmt: off
@@ -178,7 +178,7 @@ def are_listed(state_ptr, ahead, number, size):
     # A range of the row that is weighed in the same reading takes no other; a list of many tokens takes some parts of
     # one.
     can_be_range = (number <= size // FEWER) & (word(state_ptr, STAYS_WHOLE) == 0) & (word(state_ptr, TRIMMED) < 0)
-    return ahead + number <= size // tl.where(can_be_range, FEWER, _FEW_FIRST)
+    return ahead + number <= size // tl.where(can_be_range, _FEWER_FIRST, _FEW_FIRST)
 
 
 @triton.jit(noinline=True)
