@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import ast
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
-import pytest
+from platforms import needs_triton
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+pytestmark = needs_triton
 
-PACKAGE = "tirage.backends.torch.kernels"
-VALUES = {
-    *("WORDS_OF_ROW", "FEW", "ALL", "NEVER", "SEGMENTS", "ONLY_TIED"),
-    *("MARKED", "EACH", "PIECES"),
-}
+VALUES = {"WORDS_OF_ROW", "FEW", "ALL", "NEVER", "SEGMENTS", "ONLY_TIED"}
 """Names of numbers that are no places."""
 LONG = {
     "SUMS_AT": 5,
@@ -30,13 +26,16 @@ LONG = {
 """How many numbers stand at a place, where there are several."""
 
 
-def places(module: str) -> dict[str, int]:
-    """The places that a module defines by name."""
-    found = import_module(f"{PACKAGE}.{module}")
-    lines = ast.parse(Path(str(found.__file__)).read_text(encoding="utf-8")).body
+def words() -> ModuleType:
+    return import_module("tirage.backends.torch.kernels.sets.words")
+
+
+def places() -> dict[str, int]:
+    """The places that the module of words names."""
+    lines = ast.parse(Path(str(words().__file__)).read_text(encoding="utf-8")).body
     targets = [target for line in lines if isinstance(line, ast.Assign) for target in line.targets]
     names = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-    own = {name: getattr(vars(found)[name], "value", None) for name in names - VALUES if not name.startswith("_")}
+    own = {name: getattr(vars(words())[name], "value", None) for name in names - VALUES if not name.startswith("_")}
     return {name: at for name, at in own.items() if isinstance(at, int)}
 
 
@@ -53,14 +52,10 @@ def clashes(named: dict[str, int]) -> list[str]:
 
 
 def test_the_words_of_a_set_stand_apart() -> None:
-    words = {
-        name: at
-        for module in ("words", "buckets", "heads", "curvature")
-        for name, at in places(f"sets.{module}").items()
-    }
-    assert clashes(words) == []
-    assert len(words) > 120
-    assert max(at + LONG.get(name, 1) for name, at in words.items()) <= import_module(f"{PACKAGE}.sets.words").WORDS
+    found = places()
+    assert clashes(found) == []
+    assert len(found) > 120
+    assert max(at + LONG.get(name, 1) for name, at in found.items()) <= words().WORDS
 
 
 def test_a_word_in_the_place_of_another_is_seen() -> None:

@@ -36,8 +36,10 @@ from tirage.backends.torch.kernels.sets.brackets import keep_lanes
 from tirage.backends.torch.kernels.sets.drawn import drawn_weights, exponent_of_top, target_exponents
 from tirage.backends.torch.kernels.sets.marks import bits_at, drawn_marks, set_bits, spared_marks
 from tirage.backends.torch.kernels.sets.reads import base_of, is_joint
+from tirage.backends.torch.kernels.sets.segments import begin_segment, segments_of, shift_of
 from tirage.backends.torch.kernels.sets.smoothing import smooth
 from tirage.backends.torch.kernels.sets.steps import run_step
+from tirage.backends.torch.kernels.sets.tokens import enter, is_within, length_of, members_at, scales_of, weights_at
 from tirage.backends.torch.kernels.sets.words import (
     ALL_LOW,
     ALL_NUMBER,
@@ -78,19 +80,10 @@ from tirage.backends.torch.kernels.sets.words import (
     WHOLE,
     WITHOUT,
     WORDS_OF_ROW,
-    begin_segment,
     bits_in,
     count_on,
-    enter,
-    is_within,
-    length_of,
-    members_at,
     put,
     save,
-    scales_of,
-    segments_of,
-    shift_of,
-    weights_at,
     word,
 )
 from tirage.backends.torch.plan import AS_SET, BY_PASSES

@@ -12,6 +12,7 @@ import triton.language as tl
 from tirage.backends.torch.kernels.exact.rule import POS_INF, exponent_of, target_of, value_of, weight_of
 from tirage.backends.torch.kernels.histogram.lanes import lowest_in, stored_knots
 from tirage.backends.torch.kernels.layout import FIRST_C, LANES, MASS_FROM, MASS_TO
+from tirage.backends.torch.kernels.sets.tokens import is_whole, put_number, scales_of
 from tirage.backends.torch.kernels.sets.words import (
     AHEAD,
     ALL_TOP,
@@ -41,10 +42,7 @@ from tirage.backends.torch.kernels.sets.words import (
     SUMS_AT,
     TOP_KEY,
     TRIMMED,
-    is_whole,
     put,
-    put_number,
-    scales_of,
     word,
 )
 

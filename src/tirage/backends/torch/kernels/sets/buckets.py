@@ -13,32 +13,31 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import NEG_INF, exponent_of, key_of, value_of
-from tirage.backends.torch.kernels.sets.heads import HEAD, HEADED, first_behind_head, ids_of_head, room_of
+from tirage.backends.torch.kernels.sets.heads import first_behind_head, ids_of_head, room_of
+from tirage.backends.torch.kernels.sets.tokens import is_within, length_of, put_number, scales_of
 from tirage.backends.torch.kernels.sets.words import (
+    DEALING,
+    DEALT,
     FEW,
     FEW_AT,
+    FIRST,
+    HEAD,
+    HEADED,
+    INSIDE,
     IS_LISTED,
+    LARGE,
+    LARGE_HIGH,
+    LARGE_LOW,
     LOW_KEY,
     NUMBER,
     ORDER_AT,
-    is_within,
-    length_of,
+    WINDOW_HIGH,
+    WINDOW_LOW,
     put,
-    put_number,
-    scales_of,
     word,
 )
 from tirage.exact.weights import Q_LIMIT, weights
 
-(
-    SORTED, LAST, NEXT_TO_LAST, CURVED, TILED, SPREAD, WINDOW_LOW, WINDOW_HIGH, INSIDE, LARGE_LOW, LARGE_HIGH, LARGE,
-    DEALING, FIRST, DEALT, IS_FOUND,
-) = (tl.constexpr(104 + at) for at in range(16))  # fmt: skip
-"""Words of a row: how many exponents are in order, the weights of the last two, -1 for none, the curvature up to there,
-how many tiles it is made of and by how many octaves more than one make a segment, the least and the greatest exponent
-of what is dealt out, how many tokens weigh something, the same ends of a bucket that has too many, and how many these
-are, 0 without one, in which turn of dealing it is, where what is dealt out and not in order begins and ends, and
-whether the cut is found."""
 MARKED = tl.constexpr(2)
 """What `IS_LISTED` is of a set whose tokens are marked by bits, while its order takes the place of its list."""
 EACH = tl.constexpr(4)

@@ -17,23 +17,7 @@ from tirage.backends.torch.kernels.exact.rule import (
     weight_of,
 )
 from tirage.backends.torch.kernels.sets.buckets import (
-    CURVED,
-    DEALING,
-    DEALT,
-    FIRST,
-    INSIDE,
-    IS_FOUND,
-    LARGE,
-    LARGE_HIGH,
-    LARGE_LOW,
-    LAST,
-    NEXT_TO_LAST,
     PIECES,
-    SORTED,
-    SPREAD,
-    TILED,
-    WINDOW_HIGH,
-    WINDOW_LOW,
     begin_buckets,
     buckets_at,
     deal,
@@ -45,31 +29,49 @@ from tirage.backends.torch.kernels.sets.buckets import (
     order_at,
     without_copies,
 )
-from tirage.backends.torch.kernels.sets.heads import HEAD, HEAD_LEAST, HEADED, keep_head, room_of
+from tirage.backends.torch.kernels.sets.heads import keep_head, room_of
+from tirage.backends.torch.kernels.sets.tokens import length_of, members_at, scales_of
 from tirage.backends.torch.kernels.sets.words import (
+    CURVED,
     CUT_ID,
     CUT_KEY,
+    CUT_WEIGHT,
+    DEALING,
+    DEALT,
+    FIRST,
+    HEAD,
+    HEAD_LEAST,
+    HEADED,
+    INSIDE,
+    IS_FOUND,
     IS_FRESH,
     IS_LISTED,
+    IS_TIED,
+    LARGE,
+    LARGE_HIGH,
+    LARGE_LOW,
+    LAST,
     LEAST,
     MASSES,
     NEVER,
+    NEXT_TO_LAST,
     NUMBER,
     ORDER_AT,
+    PASSED,
     PLACES,
     SEGMENTS,
+    SORTED,
+    SPREAD,
+    TILED,
     TOP_KEY,
+    TOTAL_CURVED,
+    WINDOW_HIGH,
+    WINDOW_LOW,
     count_on,
-    length_of,
-    members_at,
     put,
-    scales_of,
     word,
 )
 
-CUT_WEIGHT, IS_TIED, TOTAL_CURVED, PASSED = (tl.constexpr(123 + at) for at in range(4))
-"""What `judge` finds: the weight down to which tokens stay, whether the next one weighs the same, all curvature, and
-that which is reached where the share of the step is passed."""
 _NONE = tl.constexpr(0x7FFFFFFF)
 _WINDOW = tl.constexpr(64)
 """Buckets whose ends are looked at together."""

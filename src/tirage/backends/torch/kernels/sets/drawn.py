@@ -6,16 +6,8 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import NEG_INF, exponent_of, value_of, weight_of
-from tirage.backends.torch.kernels.sets.words import (
-    IS_ONE,
-    NEAREST,
-    TARGET,
-    TOP_KEY,
-    WHOLE,
-    scales_of,
-    weights_at,
-    word,
-)
+from tirage.backends.torch.kernels.sets.tokens import scales_of, weights_at
+from tirage.backends.torch.kernels.sets.words import IS_ONE, NEAREST, TARGET, TOP_KEY, WHOLE, word
 from tirage.exact.numbers import LOG2E_23
 from tirage.operators.adaptive_p import INVERSE_WIDTH
 

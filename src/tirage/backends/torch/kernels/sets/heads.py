@@ -14,11 +14,8 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import key_of
-from tirage.backends.torch.kernels.sets.words import CUT_KEY, IS_LISTED, NUMBER, put, word
+from tirage.backends.torch.kernels.sets.words import CUT_KEY, HEADED, IS_LISTED, NUMBER, put, word
 
-HEAD, HEADED, HEAD_LEAST = (tl.constexpr(120 + at) for at in range(3))
-"""Words of a row: how many buckets the head has, how many tokens, and the weight of the last of them that is in order,
-which no token has that is not listed with it."""
 _EACH = tl.constexpr(8)
 """A head has room for one token in so many of the vocabulary."""
 _LEAST, _MOST = (tl.constexpr(octaves << 23) for octaves in (3, 18))

@@ -11,6 +11,8 @@ import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import NEG_INF, NO_ID, POS_INF, exponent_of, is_in, value_of, weight_of
 from tirage.backends.torch.kernels.sets.places import place_of
+from tirage.backends.torch.kernels.sets.segments import begin_segment, segments_of, shift_of
+from tirage.backends.torch.kernels.sets.tokens import members_at, put_number, scales_of, weights_at
 from tirage.backends.torch.kernels.sets.words import (
     ALL,
     ARE_SUMMED,
@@ -36,14 +38,7 @@ from tirage.backends.torch.kernels.sets.words import (
     STAGE_GOAL,
     SURE_AT,
     TIED,
-    begin_segment,
-    members_at,
     put,
-    put_number,
-    scales_of,
-    segments_of,
-    shift_of,
-    weights_at,
     word,
 )
 

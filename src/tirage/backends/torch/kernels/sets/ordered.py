@@ -11,13 +11,8 @@ import triton.language as tl
 from tirage.backends.torch.kernels.exact.probability import point_of
 from tirage.backends.torch.kernels.exact.rule import NO_ID, key_of, log2_fixed
 from tirage.backends.torch.kernels.exact.thresholds import quotient, raised
-from tirage.backends.torch.kernels.sets.words import (
-    FEW,
-    SET_NUMBER,
-    scales_of,
-    weights_at,
-    word,
-)
+from tirage.backends.torch.kernels.sets.tokens import scales_of, weights_at
+from tirage.backends.torch.kernels.sets.words import FEW, SET_NUMBER, word
 from tirage.exact.logs import OCTAVE, exp2
 
 _FEW = tl.constexpr(FEW)

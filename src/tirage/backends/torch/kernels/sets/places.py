@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import NEG_INF, POS_INF, exponent_of, value_of
-from tirage.backends.torch.kernels.sets.words import CUT_KEY, LEVEL, LOW_KEY, MEAN, TOP_KEY, scales_of, word
+from tirage.backends.torch.kernels.sets.tokens import scales_of
+from tirage.backends.torch.kernels.sets.words import CUT_KEY, LEVEL, LOW_KEY, MEAN, TOP_KEY, word
 
 BY_LEVEL, BY_KEY, BY_ID = (tl.constexpr(kind) for kind in range(3))
 """What a search orders tokens by: how far exponents are from the mean one, keys from the largest down, ids."""

@@ -12,6 +12,7 @@ from tirage.backends.torch.kernels.exact.rule import NO_ID, exponent_of, value_o
 from tirage.backends.torch.kernels.exact.thresholds import least_kept
 from tirage.backends.torch.kernels.sets.brackets import number_from
 from tirage.backends.torch.kernels.sets.listing import MASS_AT, NUMBER_AT, TOP_AT, WEIGHTY_AT, last_of_levels
+from tirage.backends.torch.kernels.sets.tokens import scales_of
 from tirage.backends.torch.kernels.sets.words import (
     ARE_KEPT,
     ARE_SUMMED,
@@ -47,7 +48,6 @@ from tirage.backends.torch.kernels.sets.words import (
     TRIMMED,
     UNCUT,
     put,
-    scales_of,
     word,
 )
 from tirage.operators import END

@@ -22,6 +22,8 @@ from tirage.backends.torch.kernels.layout import LANES, NOT_COUNTED
 from tirage.backends.torch.kernels.sets.brackets import FEWER, are_listed, enclose_by_key, enclose_by_level
 from tirage.backends.torch.kernels.sets.listing import MASS_AT, NUMBER_AT, list_between
 from tirage.backends.torch.kernels.sets.places import BY_ID, BY_KEY, BY_LEVEL, place_of, places_of
+from tirage.backends.torch.kernels.sets.segments import segments_of, shift_of
+from tirage.backends.torch.kernels.sets.tokens import is_whole, length_of, members_at, put_number, scales_of, weights_at
 from tirage.backends.torch.kernels.sets.words import (
     AHEAD,
     ALL,
@@ -70,15 +72,7 @@ from tirage.backends.torch.kernels.sets.words import (
     UNLISTED,
     WAS_LISTED,
     count_on,
-    is_whole,
-    length_of,
-    members_at,
     put,
-    put_number,
-    scales_of,
-    segments_of,
-    shift_of,
-    weights_at,
     word,
 )
 

@@ -26,6 +26,7 @@ from tirage.backends.torch.kernels.exact.thresholds import (
 )
 from tirage.backends.torch.kernels.layout import constant
 from tirage.backends.torch.kernels.sets.curvature import cut_tail
+from tirage.backends.torch.kernels.sets.keeping import all_stay, keep
 from tirage.backends.torch.kernels.sets.listing import list_between, look_for_holes, weigh_listed, weigh_tied
 from tirage.backends.torch.kernels.sets.ordered import (
     entropy_prefix,
@@ -46,6 +47,7 @@ from tirage.backends.torch.kernels.sets.reads import (
     step_of,
 )
 from tirage.backends.torch.kernels.sets.searches import cut_at
+from tirage.backends.torch.kernels.sets.tokens import count_set, scales_of, sum_set, weights_at
 from tirage.backends.torch.kernels.sets.words import (
     ALL,
     ARE_KEPT,
@@ -110,14 +112,8 @@ from tirage.backends.torch.kernels.sets.words import (
     WAS_LISTED,
     WHOLE,
     WRITES,
-    all_stay,
     count_on,
-    count_set,
-    keep,
     put,
-    scales_of,
-    sum_set,
-    weights_at,
     word,
 )
 from tirage.operators.adaptive_p import ADAPTIVE_P

@@ -1,8 +1,7 @@
-"""A set of tokens that need not be a prefix: its ids ascending in a list, and what else is known of the row in words.
+"""What is known of a row that is drawn as a set: `WORDS` numbers, int64, in global memory.
 
-The general kernel runs one row in one thread block, by passes over this list. Until something is removed, the set is
-the whole vocabulary and not listed, nor is it while it is a large range in the order of rank (`ranges`). What one pass
-finds is kept in the row's words between two barriers.
+What one reading of the tokens finds is written here between two barriers, and loops go on by it. Registers are left to
+the tokens: what lives across a call would take some from all that is called.
 """
 
 from __future__ import annotations
@@ -10,89 +9,178 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.backends.torch.kernels.exact.rule import (
-    NEG_INF,
-    POS_INF,
-    exponent_of,
-    is_in,
-    key_of,
-    value_of,
-    weight_of,
-)
-from tirage.backends.torch.kernels.exact.thresholds import distance_of, widest_of
-from tirage.backends.torch.kernels.sets.marks import bits_at, spared_marks
-from tirage.exact import numbers
-from tirage.operators.p_less import HALF, P_LESS
-from tirage.operators.top_n_sigma import TOP_N_SIGMA
-
-SEGMENTS = tl.constexpr(64)
-"""Parts of what is drawn from, each with the mass before it."""
 WORDS = 936
-"""Numbers of a row, int64: how many tokens its set holds and whether they are listed, the largest and the least key,
-the key that weights count from, c and 1 / T of the temperature as bits, the token whose weight was cut and the weight
-left, the tokens at -inf that are listed by llama.cpp, the mass of the set that the temperature saw, whether the draw is
-greedy, the target of adaptive-p in 2^-32 or -1, the mass and the least exponent under it, whether a top-p judges the
-set that the temperature saw, and whether that is still to be weighed, five sums, the largest weight, and the mass
-without what was cut of a weight; then all of them again, of the row without XTC; then those of the step that runs: by
-what `keep` lists tokens, what `find` looks for, and what became of both, and whether XTC spares tokens, with what is
-known of all tokens before the first step, -1 for a number that is not; then the mass before each segment of what is
-drawn from and where it begins; those of the set that XTC is given; at last where the loops are that call functions of
-their own: in which turn of how many, at which step, what that is and what is read for it, in which turn of its cut and
-of how many, where `keep` lists tokens and whether it does, in which stage of a search, how many tokens the set had
-before it and whether they were listed, the goal of a stage, what each of its tokens weighs, between which places it is,
-how many tokens are between these and before them, what is reached, how often it still counts by parts, and whether what
-is reached is told; where in the place of the list tail-free puts its order, and the few ids lie; the bits of the logit
-of the token; whether there is a histogram of the row, and whether a set has to be listed. Registers are left to the
-tokens: what lives across a call would take some from all that is called.
-"""
 WORDS_OF_ROW = tl.constexpr(WORDS)
-(
-    NUMBER, IS_LISTED, TOP_KEY, LOW_KEY, BASIS, CONSTANT, SCALE, TRIMMED, LEFT, REMOVED, BASE, IS_ONE, TARGET, WHOLE,
-    NEAREST, JOINT, IS_STALE,
-) = (tl.constexpr(at) for at in range(17))  # fmt: skip
-SUMS_AT, LARGEST, UNCUT = (tl.constexpr(at) for at in (17, 22, 23))
-LAST_KEY, LAST_ID, FIRST_KEY, FIRST_ID = (tl.constexpr(at) for at in range(25, 29))
-"""What is not listed ends with the one token and begins with the other, in the order of rank: what stands between them
-is the set. They are where `told` has them."""
-WITHOUT = tl.constexpr(32)
-"""Where the words of the row without XTC begin."""
-(
-    LEAST, LIMIT, LEVEL, CUT_KEY, CUT_ID, MEAN, IS_SIGMA, IS_REMOVED, GOAL, IS_WEIGHED, IS_LEVELED, STAGES,
-    LEAST_WEIGHT, REACHING, FLOOR, CUT_TOKEN, CUT_LEFT, KEPT, KEPT_TOP, KEPT_LOW, TOTAL, TOTAL_WITHOUT,
-    SUPPORT, SHARE, TOKEN, SPARES, IS_PREFIX, LOOKED, ALL_TOP, ALL_LOW, ALL_NUMBER, IS_FRESH, KEPT_MASS, KEPT_WEIGHTY,
-    SEGMENTED, RESUMED, IS_SAME, ARE_KEPT, UNLISTED, CUTS_AFTER,
-) = (tl.constexpr(64 + at) for at in range(40))  # fmt: skip
-MASSES, PLACES, BEFORE_XTC = (tl.constexpr(at) for at in (128, 192, 256))
-(
-    TURN, TURNS, STEP, OP, READS, CUT_TURN, CUT_TURNS, INTO_AT, WRITES, STAGE, SET_NUMBER, WAS_LISTED, STAGE_GOAL, EACH,
-    PLACE_LOW, PLACE_END, BETWEEN, AHEAD, REACHED, COUNTINGS, IS_TOLD, ORDER_AT, FEW_AT, LOGIT, HAS_LANES, STAYS_WHOLE,
-) = (tl.constexpr(288 + at) for at in range(26))  # fmt: skip
-LANES_AT = tl.constexpr(320)
-"""Where the lanes of the row's histogram stand: of each its last key, times 2^32, and how many tokens it has."""
-(
-    HAS_LISTED, LISTED_NUMBER, SET_MASS, PLACED_MASS, IS_SCANNED, ARE_SUMMED, IS_WEIGHED_OUT, IS_PARTED,
-    MASS_LEAST, MASS_MOST, MASS_CONSTANT, SCAN_LOW, SCAN_END, SURE_AT,
-) = (tl.constexpr(832 + at) for at in range(14))  # fmt: skip
-TIED = tl.constexpr(852)
-"""Whether a search lists some tokens of a set that is not listed, in one reading, how many, the mass of the set, and
-that up to the last place of the search; whether that is done before the search, whether the sums of the set are known
-from it, whether what stays is, and whether that has a hole; between which numbers the mass of the row lies under the
-temperature with this constant, as bits; between which places a top-p likely cuts; then what is known of the tokens that
-are sure to stay (`listing`); how many tokens are at the last place of the search."""
-PARTS_AT = tl.constexpr(872)
-"""Where the masses of those that are listed stand, by segments, or how many tokens at the last place are before each.
-"""
-ONLY_TIED = tl.constexpr(3)
-"""What `IS_SCANNED` is, and `HAS_LISTED`, where tokens between the places of a search are not listed, as all have one
-key: their ids are counted by segments."""
-_SAVED = tl.constexpr(32)
 FEW = 128
 """Ids that a row has room for beside its list: the first tokens, of which some rules look at 100."""
 ALL = tl.constexpr((1 << 31) - 1)
+"""A level or an exponent that no token passes."""
 NEVER = tl.constexpr(1 << 62)
-_UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
-_P_LESS, _SIGMA = tl.constexpr(int(P_LESS)), tl.constexpr(int(TOP_N_SIGMA))
-_HALF, _LOW, _WORD = tl.constexpr(HALF), tl.constexpr((1 << HALF) - 1), tl.constexpr(0xFFFFFFFF)
+"""A weight or a goal that nothing reaches; as a goal, the last token that weighs enough is looked for."""
+_SAVED = tl.constexpr(32)
+
+# --- the set, and what its tokens weigh: `save` copies these, and `reports.told` tells them ---------------------------
+
+NUMBER = tl.constexpr(0)  # tokens of the set, -1 while they are not counted
+IS_LISTED = tl.constexpr(1)  # whether their ids are listed, ascending; 2 where they are marked by bits (`buckets`)
+TOP_KEY = tl.constexpr(2)  # the largest key
+LOW_KEY = tl.constexpr(3)  # the least key, or one below it
+BASIS = tl.constexpr(4)  # the key that weights count from
+CONSTANT = tl.constexpr(5)  # c of the temperature, float32 bits
+SCALE = tl.constexpr(6)  # 1 / T, float32 bits
+TRIMMED = tl.constexpr(7)  # the token whose weight was cut, -1 for none
+LEFT = tl.constexpr(8)  # the weight that it has left
+REMOVED = tl.constexpr(9)  # tokens at -inf that are in llama.cpp's list
+BASE = tl.constexpr(10)  # the mass of the set that the temperature saw
+IS_ONE = tl.constexpr(11)  # whether the draw is greedy
+TARGET = tl.constexpr(12)  # adaptive-p's target in units of 2^-32, -1 for none
+WHOLE = tl.constexpr(13)  # the mass of the set before adaptive-p
+NEAREST = tl.constexpr(14)  # the least exponent under adaptive-p
+JOINT = tl.constexpr(15)  # whether a top-p judges the set that the temperature saw
+IS_STALE = tl.constexpr(16)  # whether that set is still to be weighed
+SUMS_AT = tl.constexpr(17)  # five sums over the set, as `thresholds.judged` takes them: its number, its mass, ...
+LARGEST = tl.constexpr(22)  # the largest weight
+UNCUT = tl.constexpr(23)  # the mass without what was cut of a weight
+LAST_KEY = tl.constexpr(25)  # what is not listed ends with this token in the order of rank ...
+LAST_ID = tl.constexpr(26)
+FIRST_KEY = tl.constexpr(27)  # ... and begins with this one
+FIRST_ID = tl.constexpr(28)
+WITHOUT = tl.constexpr(32)
+"""Where all of these stand of the row without XTC; at `BEFORE_XTC` those of the set that XTC is given."""
+
+# --- what a step keeps: by what `keep` lists tokens, and what became of it --------------------------------------------
+
+LEAST = tl.constexpr(64)  # a token stays that weighs at least so much, ...
+LIMIT = tl.constexpr(65)  # ... or whose measure is at most this, ...
+LEVEL = tl.constexpr(66)  # ... or at most this where it stands at the cut or before; of a search, -1 by rank alone
+CUT_KEY = tl.constexpr(67)  # the cut in the order of rank
+CUT_ID = tl.constexpr(68)
+MEAN = tl.constexpr(69)  # the exponent that levels are measured from
+IS_SIGMA = tl.constexpr(70)  # whether the measure is the distance of top-n-sigma
+IS_REMOVED = tl.constexpr(71)  # whether tokens go that have the weight and stand before the cut (XTC)
+CUT_TOKEN = tl.constexpr(79)  # the token whose weight the step cuts, -1 for none
+CUT_LEFT = tl.constexpr(80)  # what it leaves of that
+KEPT = tl.constexpr(81)  # tokens that stay, -1 while they are not counted
+KEPT_TOP = tl.constexpr(82)  # their largest key
+KEPT_LOW = tl.constexpr(83)  # their least key, or one below it
+KEPT_MASS = tl.constexpr(96)  # their mass
+KEPT_WEIGHTY = tl.constexpr(97)  # how many have a weight
+ARE_KEPT = tl.constexpr(101)  # 0 where they are listed, 1 where all stay, `ranges.AS_RANGE` where a range does
+IS_FRESH = tl.constexpr(95)  # whether `KEPT_MASS` and the masses of segments are those of the set
+SPARES = tl.constexpr(89)  # whether XTC spares tokens
+
+# --- what a search looks for ------------------------------------------------------------------------------------------
+
+GOAL = tl.constexpr(72)  # the mass or the number that the first tokens must reach
+IS_WEIGHED = tl.constexpr(73)  # whether that is a mass
+IS_LEVELED = tl.constexpr(74)  # whether tokens are in the order of levels before that of rank
+STAGES = tl.constexpr(75)  # stages of the search: 1 by level, 2 by key, 3 by id
+LEAST_WEIGHT = tl.constexpr(76)  # what tokens weigh at least of which the last one is looked for
+REACHING = tl.constexpr(77)  # how many these are
+FLOOR = tl.constexpr(78)  # tokens that the step leaves at least
+IS_PREFIX = tl.constexpr(90)  # whether just those before the cut stay; 2 once these are all listed
+LOOKED = tl.constexpr(91)  # tokens that the next stage looks at
+UNLISTED = tl.constexpr(102)  # what those before the places reach, which are not in the list
+
+# --- the draw ---------------------------------------------------------------------------------------------------------
+
+TOTAL = tl.constexpr(84)  # the mass of what is drawn from
+TOTAL_WITHOUT = tl.constexpr(85)  # that of the row without XTC
+SUPPORT = tl.constexpr(86)  # tokens that can be drawn
+SHARE = tl.constexpr(87)  # how often XTC is on, in units of 2^-32, -1 without one
+TOKEN = tl.constexpr(88)
+LOGIT = tl.constexpr(311)  # the token's, float32 bits
+SEGMENTED = tl.constexpr(98)  # segments that have a mass
+SEGMENTS = tl.constexpr(64)
+"""Parts of what is drawn from, at most."""
+MASSES = tl.constexpr(128)  # the mass before each segment
+PLACES = tl.constexpr(192)  # where each begins in the list, or in the row
+BEFORE_XTC = tl.constexpr(256)
+
+# --- the row before its first step, and its XTC -----------------------------------------------------------------------
+
+ALL_TOP = tl.constexpr(92)  # the largest key of the row
+ALL_LOW = tl.constexpr(93)  # its least key above -inf
+ALL_NUMBER = tl.constexpr(94)  # its tokens, -1 while they are not counted
+RESUMED = tl.constexpr(99)  # the step at which the second turn begins, -1 for the first one
+IS_SAME = tl.constexpr(100)  # whether XTC removes nothing
+CUTS_AFTER = tl.constexpr(103)  # steps behind the XTC that may remove tokens, -1 where another XTC is among them
+STAYS_WHOLE = tl.constexpr(313)  # whether some step needs a list: 1 of sets of few tokens, 2 of any (`general`)
+
+# --- loops that call functions of their own ---------------------------------------------------------------------------
+
+TURN = tl.constexpr(288)  # 0 without XTC, 1 with it
+TURNS = tl.constexpr(289)
+STEP = tl.constexpr(290)
+OP = tl.constexpr(291)  # what the step is
+READS = tl.constexpr(292)  # what has to be read for it (`reads`)
+CUT_TURN = tl.constexpr(293)  # a step cuts twice where the first cut says what the second keeps
+CUT_TURNS = tl.constexpr(294)
+INTO_AT = tl.constexpr(295)  # where `keep` lists tokens
+WRITES = tl.constexpr(296)  # whether it does
+STAGE = tl.constexpr(297)  # what a search orders tokens by (`places`)
+SET_NUMBER = tl.constexpr(298)  # tokens of the set before the search
+WAS_LISTED = tl.constexpr(299)  # whether they were listed
+STAGE_GOAL = tl.constexpr(300)
+EACH = tl.constexpr(301)  # what each token of the stage weighs
+PLACE_LOW = tl.constexpr(302)  # the tokens up to this place do not reach the goal, ...
+PLACE_END = tl.constexpr(303)  # ... and those up to this one do
+BETWEEN = tl.constexpr(304)  # tokens between both
+AHEAD = tl.constexpr(305)  # tokens up to the first of them
+REACHED = tl.constexpr(306)  # what these reach
+COUNTINGS = tl.constexpr(307)  # how often a search by mass still counts by parts
+IS_TOLD = tl.constexpr(308)  # whether `REACHED` is exact, or nobody asks
+ORDER_AT = tl.constexpr(309)  # where in the place of the list tail-free puts its order
+FEW_AT = tl.constexpr(310)  # where the few ids lie
+
+# --- the row's histogram, and tokens that are listed by it ------------------------------------------------------------
+
+HAS_LANES = tl.constexpr(312)  # whether the row was counted
+LANES_AT = tl.constexpr(320)  # of each lane its last key, times 2^32, and how many tokens it has
+HAS_LISTED = tl.constexpr(832)  # whether a search listed some tokens of a set that is not listed; or `ONLY_TIED`
+LISTED_NUMBER = tl.constexpr(833)  # how many
+SET_MASS = tl.constexpr(834)  # the mass of that set
+PLACED_MASS = tl.constexpr(835)  # that of its tokens up to `PLACE_END`
+IS_SCANNED = tl.constexpr(836)  # whether that is before the search; 2 from the first token on; or `ONLY_TIED`
+ARE_SUMMED = tl.constexpr(837)  # whether the sums of the set are known from that
+IS_WEIGHED_OUT = tl.constexpr(838)  # whether what stays is
+IS_PARTED = tl.constexpr(839)  # whether that has a hole
+MASS_LEAST = tl.constexpr(840)  # the mass of the row lies between these numbers ...
+MASS_MOST = tl.constexpr(841)
+MASS_CONSTANT = tl.constexpr(842)  # ... under the temperature with this c, float32 bits
+SCAN_LOW = tl.constexpr(843)  # between which places a top-p likely cuts
+SCAN_END = tl.constexpr(844)
+SURE_AT = tl.constexpr(845)  # what is known of the tokens that are sure to stay, seven numbers (`listing`)
+TIED = tl.constexpr(852)  # tokens at the last place of the search
+PARTS_AT = tl.constexpr(872)  # the masses of the listed tokens, by segments, or how many at the last place are before
+ONLY_TIED = tl.constexpr(3)
+"""What stands for tokens that are not listed, as all have one key: they are counted by segments."""
+
+# --- tail-free: weights in order, which are dealt out to buckets ------------------------------------------------------
+
+SORTED = tl.constexpr(104)  # exponents that are in order
+LAST = tl.constexpr(105)  # the weight of the last of them, -1 for none
+NEXT_TO_LAST = tl.constexpr(106)  # that of the one before
+CURVED = tl.constexpr(107)  # the curvature up to there
+TILED = tl.constexpr(108)  # tiles that it is made of
+SPREAD = tl.constexpr(109)  # by how many octaves more than one of these make a segment
+WINDOW_LOW = tl.constexpr(110)  # the least exponent of what is dealt out
+WINDOW_HIGH = tl.constexpr(111)  # the greatest
+INSIDE = tl.constexpr(112)  # tokens that weigh something, -1 while they are not counted
+LARGE_LOW = tl.constexpr(113)  # the least exponent of a bucket that has too many tokens
+LARGE_HIGH = tl.constexpr(114)  # the greatest
+LARGE = tl.constexpr(115)  # how many it has, 0 without one
+DEALING = tl.constexpr(116)  # in which turn of dealing it is
+FIRST = tl.constexpr(117)  # what is dealt out and not in order begins here ...
+DEALT = tl.constexpr(118)  # ... and ends here
+IS_FOUND = tl.constexpr(119)  # whether the cut is found
+HEAD = tl.constexpr(120)  # buckets of the head (`heads`)
+HEADED = tl.constexpr(121)  # its tokens
+HEAD_LEAST = tl.constexpr(122)  # the weight of the last of them in order; no other token has it
+CUT_WEIGHT = tl.constexpr(123)  # the weight down to which tokens stay
+IS_TIED = tl.constexpr(124)  # whether the next one weighs the same
+TOTAL_CURVED = tl.constexpr(125)  # all curvature
+PASSED = tl.constexpr(126)  # what is reached of it where the share of the step is passed
 
 
 @triton.jit
@@ -129,257 +217,3 @@ def save(state_ptr, from_at: tl.constexpr, to_at: tl.constexpr):
     tl.debug_barrier()
     tl.store(state_ptr + to_at + at, tl.load(state_ptr + from_at + at))
     tl.debug_barrier()
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def length_of(state_ptr, size):
-    """How many places the set is read from."""
-    return tl.where(word(state_ptr, IS_LISTED) != 0, word(state_ptr, NUMBER), size).to(tl.int32)
-
-
-@triton.jit
-def tokens_at(x_ptr, list_ptr, start, length, is_listed, PART: tl.constexpr):
-    """(ids, logits, keys) [PART] of some of the set; a key is that of -inf where there is no token."""
-    at = start + tl.arange(0, PART)
-    ids = tl.load(list_ptr + at, mask=at < tl.where(is_listed != 0, length, 0), other=at)
-    x = tl.load(x_ptr + ids, mask=at < length, other=float("-inf"))
-    return ids, x, key_of(x)
-
-
-@triton.jit
-def members_at(x_ptr, list_ptr, state_ptr, start, length, is_listed, PART: tl.constexpr):
-    """The same of a set that may begin and end somewhere in the order of rank: what is outside of it is no token."""
-    ids, x, key = tokens_at(x_ptr, list_ptr, start, length, is_listed, PART)
-    return ids, x, tl.where(is_within(state_ptr, key, ids), key, NEG_INF)
-
-
-@triton.jit
-def is_within(state_ptr, key, ids):
-    """Whether tokens of these keys and ids, any shape, stand between the first and the last one of the set."""
-    first, first_id = word(state_ptr, FIRST_KEY).to(tl.int32), word(state_ptr, FIRST_ID).to(tl.int32)
-    last, last_id = word(state_ptr, LAST_KEY).to(tl.int32), word(state_ptr, LAST_ID).to(tl.int32)
-    return is_in(key, ids, last, last_id) & (is_in(key, ids, first, first_id - 1) == 0)
-
-
-@triton.jit
-def is_whole(state_ptr):
-    """Whether a set that is not listed is the row."""
-    return (word(state_ptr, LAST_KEY) <= NEG_INF) & (word(state_ptr, FIRST_KEY) >= POS_INF)
-
-
-@triton.jit
-def weights_at(ids, x, key, m, c, trimmed, left):
-    """(exponents int32, weights int64) of such tokens, 0 where there is none."""
-    q = exponent_of(x, m, c)
-    there = key > NEG_INF
-    return q, tl.where(there & (ids == trimmed), left, tl.where(there, weight_of(q), 0))
-
-
-@triton.jit
-def scales_of(state_ptr):
-    """(m, c, trimmed id, its weight) of a row."""
-    m = value_of(word(state_ptr, BASIS).to(tl.int32))
-    return m, bits_in(state_ptr, CONSTANT), word(state_ptr, TRIMMED).to(tl.int32), word(state_ptr, LEFT)
-
-
-@triton.jit
-def enter(state_ptr, size):
-    """Writes the numbers of a row whose set is all tokens above -inf, at T = 1; how many they are may not be known."""
-    count, high, low = word(state_ptr, ALL_NUMBER), word(state_ptr, ALL_TOP), word(state_ptr, ALL_LOW)
-    tl.debug_barrier()
-    put(state_ptr, IS_LISTED, count * 0)
-    put(state_ptr, NUMBER, count)
-    put(state_ptr, TOP_KEY, high)
-    put(state_ptr, LOW_KEY, low)
-    put(state_ptr, BASIS, high)
-    put(state_ptr, TRIMMED, count * 0 - 1)
-    put(state_ptr, LEFT, count * 0)
-    put(state_ptr, REMOVED, tl.where(count < 0, -1, size - count))
-    put(state_ptr, IS_ONE, count * 0)
-    put(state_ptr, TARGET, count * 0 - 1)
-    put(state_ptr, CONSTANT, tl.full((), _UNIT, tl.float32).to(tl.int32, bitcast=True))
-    put(state_ptr, SCALE, tl.full((), 1.0, tl.float32).to(tl.int32, bitcast=True))
-    put(state_ptr, IS_STALE, count * 0 + 1)
-    put(state_ptr, IS_FRESH, count * 0)
-    put(state_ptr, ARE_SUMMED, count * 0)
-    put(state_ptr, LAST_KEY, count * 0 + NEG_INF)
-    put(state_ptr, LAST_ID, count * 0 - 1)
-    put(state_ptr, FIRST_KEY, count * 0 + POS_INF)
-    put(state_ptr, FIRST_ID, count * 0)
-    tl.debug_barrier()
-
-
-@triton.jit
-def put_number(state_ptr, number, size):
-    """Writes how many tokens a set has, where that was not known: as many as the row where nothing was removed."""
-    known, removed, all_number = word(state_ptr, NUMBER), word(state_ptr, REMOVED), word(state_ptr, ALL_NUMBER)
-    whole = is_whole(state_ptr)
-    tl.debug_barrier()
-    if known < 0:
-        put(state_ptr, NUMBER, number)
-        put(state_ptr, SET_NUMBER, number)
-        put(state_ptr, ALL_NUMBER, tl.where(whole, number, all_number))
-        put(state_ptr, REMOVED, tl.where(removed < 0, size - number, removed))
-    tl.debug_barrier()
-
-
-@triton.jit(noinline=True)
-def count_set(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Counts the tokens of a set that is not listed."""
-    PART: tl.constexpr = TILE // 4
-    number = tl.arange(0, PART) * 0
-    for start in range(0, size, TILE):
-        for part in range(0, TILE, PART):
-            _, _, key = members_at(x_ptr, list_ptr, state_ptr, start + part, size, 0, PART)
-            number += (key > NEG_INF).to(tl.int32)
-    put_number(state_ptr, tl.sum(number, 0), size)
-
-
-@triton.jit(noinline=True)
-def sum_set(x_ptr, list_ptr, state_ptr, op, is_flat, size, TILE: tl.constexpr):
-    """Writes the sums of `thresholds.judged` for a step over the set, and the largest weight in it.
-
-    Flat are weights at T = 1 from the largest logit of the set, whatever was cut of one.
-    """
-    PART: tl.constexpr = TILE // 8
-    m, c, trimmed, left = scales_of(state_ptr)
-    top = value_of(word(state_ptr, TOP_KEY).to(tl.int32))
-    m, c, trimmed = tl.where(is_flat, top, m), tl.where(is_flat, _UNIT, c), tl.where(is_flat, -1, trimmed)
-    length, is_listed = length_of(state_ptr, size), word(state_ptr, IS_LISTED)
-    is_square, is_sigma = op == _P_LESS, op == _SIGMA
-    lanes = (tl.arange(0, PART) * 0).to(tl.int64)
-    mass, one, two, three, largest, uncut = lanes, lanes, lanes, lanes, lanes, lanes
-    number = tl.full((), 0, tl.int32)
-    for start in range(0, length, TILE):
-        for part in range(0, TILE, PART):
-            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
-            q, w = weights_at(ids, x, key, m, c, trimmed, left)
-            v = tl.where(key > NEG_INF, spread_at(state_ptr, x), 0).to(tl.int64)
-            first = tl.where(is_square, w >> _HALF, tl.where(is_sigma, v, w))
-            second = tl.where(is_square, w & _LOW, tl.where(is_sigma, v, q.to(tl.int64)))
-            product = first * second
-            mass, largest = mass + w, tl.maximum(largest, w)
-            uncut += tl.where(key > NEG_INF, weight_of(q), 0)
-            number += tl.sum((key > NEG_INF).to(tl.int32), 0)
-            one += tl.where(is_square, first * first, product >> 32)
-            two += tl.where(is_square, product, product & _WORD)
-            three += tl.where(is_square, second * second, v)
-    found, at_one, at_two, at_three, most = (
-        tl.sum(mass, 0), tl.sum(one, 0), tl.sum(two, 0), tl.sum(three, 0), tl.max(largest, 0)
-    )  # fmt: skip
-    whole = tl.sum(uncut, 0)
-    put_number(state_ptr, number, size)
-    put(state_ptr, SUMS_AT, number)
-    put(state_ptr, SUMS_AT + 1, found)
-    put(state_ptr, SUMS_AT + 2, at_one)
-    put(state_ptr, SUMS_AT + 3, at_two)
-    put(state_ptr, SUMS_AT + 4, at_three)
-    put(state_ptr, LARGEST, most)
-    put(state_ptr, UNCUT, whole)
-    tl.debug_barrier()
-
-
-# --- removing ---------------------------------------------------------------------------------------------------------
-
-
-# fmt: off
-@triton.jit(noinline=True)
-def keep(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Lists what stays of the set from the place `INTO_AT` on where `WRITES` is 1; its number and its largest and least
-    key are written.
-
-    A token stays whose weight is at least `LEAST`, or whose measure is at most `LIMIT`, or at most `LEVEL` where it
-    stands before or at the cut. What is measured is its exponent, how far that is from the `MEAN` one, or the distance
-    of top-n-sigma. Where `IS_REMOVED`, tokens go that have the weight and stand before the cut, unless they are spared;
-    all others stay. Their mass is written too, by segments, and how many have a weight.
-    """
-    PART: tl.constexpr = TILE // 4
-    cut_key, cut_id = word(state_ptr, CUT_KEY).to(tl.int32), word(state_ptr, CUT_ID).to(tl.int32)
-    length = length_of(state_ptr, size)
-    high, low = tl.arange(0, PART) * 0 + NEG_INF, tl.arange(0, PART) * 0 + POS_INF
-    number, mass, weighty = tl.full((), 0, tl.int32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
-    for start in range(0, length, TILE):
-        # What is read each time would leave too few registers if it were held in some.
-        shift = shift_of(length_of(state_ptr, size), TILE)
-        begin_segment(state_ptr, start // TILE, shift, mass, number)
-        for part in range(0, TILE, PART):
-            is_listed = word(state_ptr, IS_LISTED)
-            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
-            m, c, trimmed, left = scales_of(state_ptr)
-            q, w = weights_at(ids, x, key, m, c, trimmed, left)
-            least, limit, level = word(state_ptr, LEAST), word(state_ptr, LIMIT), word(state_ptr, LEVEL)
-            is_removed, writes = word(state_ptr, IS_REMOVED) != 0, word(state_ptr, WRITES).to(tl.int32)
-            measure = tl.abs(q - word(state_ptr, MEAN).to(tl.int32))
-            if word(state_ptr, IS_SIGMA) != 0:
-                measure = spread_at(state_ptr, x)
-            before = is_in(key, ids, cut_key, cut_id)
-            stays = (w >= least) | (measure <= limit) | ((measure <= level) & before)
-            is_asked = key > tl.where(is_removed & (word(state_ptr, SPARES) > 0), NEG_INF, POS_INF)
-            spared = bits_at(spared_marks(list_ptr, size), ids, is_asked)
-            stays = tl.where(is_removed, ((w >= least) & before & (spared == 0)) == 0, stays) & (key > NEG_INF)
-            one = stays.to(tl.int32)
-            # The list is written where it was read: all have read this part before any writes.
-            tl.debug_barrier()
-            into_ptr = list_ptr + word(state_ptr, INTO_AT)
-            tl.store(into_ptr + number + tl.cumsum(one, 0) - one, ids, mask=one > 1 - writes)
-            number += tl.sum(one, 0)
-            high = tl.maximum(high, tl.where(stays, key, NEG_INF))
-            low = tl.minimum(low, tl.where(stays, key, POS_INF))
-            mass += tl.sum(tl.where(stays, w, 0), 0)
-            weighty += tl.sum((stays & (w > 0)).to(tl.int32), 0)
-    top, bottom = tl.max(high, 0), tl.min(low, 0)
-    tl.debug_barrier()
-    put(state_ptr, KEPT, number)
-    put(state_ptr, KEPT_TOP, top)
-    put(state_ptr, KEPT_LOW, bottom)
-    put(state_ptr, ARE_KEPT, number * 0)
-    put(state_ptr, KEPT_MASS, mass)
-    put(state_ptr, KEPT_WEIGHTY, weighty)
-    put(state_ptr, SEGMENTED, segments_of(length, TILE))
-    tl.debug_barrier()
-
-
-@triton.jit
-def shift_of(length, TILE: tl.constexpr):
-    """A segment is made of 2 to this power of tiles, where a set is read from so many places."""
-    shift = length * 0
-    for octave in tl.static_range(20):  # pyright: ignore[reportGeneralTypeIssues]
-        shift += ((length - 1) // TILE >= SEGMENTS << octave).to(tl.int32)
-    return shift
-
-
-@triton.jit
-def segments_of(length, TILE: tl.constexpr):
-    """How many segments there are."""
-    return (((length + TILE - 1) // TILE - 1) >> shift_of(length, TILE)) + 1
-
-
-@triton.jit
-def begin_segment(state_ptr, tile, shift, mass, place):
-    """Writes the mass before a segment, and where it begins in the list, if it begins with this tile."""
-    begins = ((tile >> shift) << shift) == tile
-    tl.store(state_ptr + MASSES + (tile >> shift), mass, mask=begins)
-    tl.store(state_ptr + PLACES + (tile >> shift), mass * 0 + place, mask=begins)
-
-
-@triton.jit
-def all_stay(state_ptr):
-    """Whether `keep` would remove nothing, by the largest and the least logit of the set."""
-    m, c, trimmed, _ = scales_of(state_ptr)
-    mean, least, limit = word(state_ptr, MEAN).to(tl.int32), word(state_ptr, LEAST), word(state_ptr, LIMIT)
-    first = exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c)
-    last = exponent_of(value_of(word(state_ptr, LOW_KEY).to(tl.int32)), m, c)
-    near = (tl.maximum(tl.abs(first - mean), tl.abs(last - mean)) <= limit) & (word(state_ptr, IS_SIGMA) == 0)
-    heavy = (weight_of(last) >= least) & ((trimmed < 0) | (least <= 0))
-    return (near | heavy) & (word(state_ptr, IS_REMOVED) == 0)
-
-
-@triton.jit
-def spread_at(state_ptr, x):
-    """int32 distances of top-n-sigma of logits, any shape, from the largest one of the set."""
-    top = value_of(word(state_ptr, TOP_KEY).to(tl.int32))
-    return distance_of(x, top, widest_of(word(state_ptr, LOW_KEY).to(tl.int32), top))
-# fmt: on
