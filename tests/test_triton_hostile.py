@@ -61,12 +61,12 @@ MISTAKES = {
         "(lane_of(value_of(middle), knots) < lanes)",
     ),
     "masses from a sample are taken for exact": ("for side in (-1, 1)", "for side in (0, 0)"),
-    "a cut that is in doubt is kept": ("is_open = least <= (needed - 1) * each", "is_open = least < 0"),
+    "a cut that is in doubt is kept": ("rest <= (needed - 1) * each", "rest < 0"),
     "blocks that are not read weigh nothing": ("        if read == 0:\n", "        if read < 0:\n"),
     "the greatest open key is forgotten": ("lowest, top = least, greatest + 1", "lowest, top = least, greatest"),
     "a range of one key counts its ties twice": (
-        "ties = sum_of(count_ptr, OPEN, blocks, PADDED)\n    return lowest",
-        "ties = 2 * sum_of(count_ptr, OPEN, blocks, PADDED)\n    return lowest",
+        "tl.where(is_one, number, -1)",
+        "tl.where(is_one, 2 * number, -1)",
     ),
     "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
     "min-p forgets which ties an earlier cut dropped": ("tl.where(key > cut_key, NO_ID, cut_id)", "NO_ID"),
@@ -114,8 +114,8 @@ MISTAKES = {
     ),
     "a top-p is none where a threshold cuts in the same lane": ("return lane < begin", "return lane <= begin"),
     "a list is summed without its last part": (
-        "range(0, TILE, PART):\n            key",
-        "range(0, TILE - PART, PART):\n            key",
+        "takes many registers.\n        for part in range(0, TILE, PART):",
+        "takes many registers.\n        for part in range(0, TILE - PART, PART):",
     ),
     "an uncertain mass is the least that it can be": ("tl.where(low_total == high_total, 1, 2)", "1"),
     "a part of the largest logit is too small": (
