@@ -13,6 +13,7 @@ from tirage.backends.torch.kernels.exact.rule import exponent_of, is_in, key_of,
 from tirage.backends.torch.kernels.open_range.lists import WAYS, key_at, open_keys, open_sums
 
 _BY_KEYS, _BY_LEVELS = tl.constexpr(False), tl.constexpr(True)
+_ONE = tl.constexpr(1)
 
 
 # fmt: off
@@ -90,7 +91,7 @@ def put_some_first(
     x_ptr, list_ptr, n, low, end, mean, m, c, TILE: tl.constexpr, LEVELED: tl.constexpr
 ):
     """How many of `n` listed tokens are within bounds, of keys or of levels: these now stand first."""
-    PART: tl.constexpr = TILE // 8
+    PART: tl.constexpr = TILE // 8 if TILE > 4 else _ONE
     lanes, number = tl.arange(0, PART), n * 0
     for start in range(0, n, TILE):
         # A few of a tile at a time, as `sum_terms` does.
