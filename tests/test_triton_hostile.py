@@ -334,10 +334,6 @@ SET_MISTAKES = {
     "ties behind the cut are weighed": (
         "tl.minimum(tl.minimum(until, tied), stays)", "tl.minimum(until, tied)",
     ),
-    "one less of the ties is listed than stay": ("tl.where(is_prefix, goal, 0), ALL)", "goal - 1, ALL)"),
-    "tokens of the next lane are taken for those before it": (
-        "> new_low), first, new_end)", "> new_low), last + 1, new_end)",
-    ),
     "levels of the next lane are taken for those before it": (
         "(most_level > low), least_level, reached)", "(most_level > low), most_level + 1, reached)",
     ),
