@@ -47,7 +47,7 @@ OF_OTHERS = {
 OF_CLUSTERS = {"five plateaus, half": 2.6, "five plateaus, low typical": 4.6}
 """What is read where more clusters lie apart than the sample has knots for."""
 AS_SETS_READ = {
-    "tail-free": 5.42,
+    "tail-free": 5.45,
     "tail-free behind top-p": 6.7,
     "top-p and typical": 3.65,
     "smoothing, top-p and min-p": 3.4,

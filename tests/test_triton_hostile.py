@@ -271,11 +271,11 @@ BEHIND_MISTAKES = {
 """Mistakes that jobs of `BEHIND_JOBS` see."""
 SET_JOBS = (
     *(19, 2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113),
-    *(6010, 6011, 6024, 6025, 8003, 8578, 9004, 9008, 9009, 9500, 9501),
+    *(6010, 6011, 6024, 6025, 8003, 8578, 9004, 9008, 9009, 9500, 9501, 9900, 9901),
 )
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, 8578 a Mirostat 1 that keeps more than 100 tokens, those from 9000 on have a tail-free
-step, of 9500 often one that the first tokens of a row tell where it cuts."""
+step, of 9500 often one that the first tokens of a row tell where it cuts, and in those from 9900 on most tokens tie."""
 SET_MISTAKES = {
     "what a range ends with is not in it": (
         "return is_in(key, ids, last, last_id) &", "return is_in(key, ids, last, last_id - 1) &",
@@ -339,10 +339,6 @@ SET_MISTAKES = {
     ),
     "ties behind the cut are weighed": (
         "tl.minimum(tl.minimum(until, tied), stays)", "tl.minimum(until, tied)",
-    ),
-    "one less of the ties is listed than stay": ("tl.where(is_prefix, goal, 0), ALL)", "goal - 1, ALL)"),
-    "tokens of the next lane are taken for those before it": (
-        "> new_low), first, new_end)", "> new_low), last + 1, new_end)",
     ),
     "levels of the next lane are taken for those before it": (
         "(most_level > low), least_level, reached)", "(most_level > low), most_level + 1, reached)",

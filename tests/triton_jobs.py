@@ -14,6 +14,7 @@ from curved_rows import around_tail, clustered, falling, program_with_tail
 from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, FILTERS, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
+from tied_rows import TIED_SETS, tied_rows
 from top_h_rows import programs_with_top_h
 from typical_rows import programs_with_typical, share_at_level
 
@@ -143,10 +144,11 @@ def _filters(r: np.random.Generator, number: int) -> list[tuple[int, ...]]:
 
 def set_job(number: int, rows: int) -> Job:
     """One random order of all filters, with other operands, edits and a mask in each row."""
-    if LEVELED <= number < UNEDITED:
-        return leveled_job(number, rows)
-    if number >= CURVED:
-        return curved_job(number, rows)
+    if number >= TIED_SETS:
+        logits, programs = tied_rows(number, rows, 300, r := np.random.default_rng(number))
+        return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(300)), tiles=(16, 32))
+    if LEVELED <= number < UNEDITED or number >= CURVED:
+        return (curved_job if number >= CURVED else leveled_job)(number, rows)
     r = np.random.default_rng(number)
     size, program = SIZES[number % len(SIZES)], random_filters(r, plan.SETS, most=MOST_FILTERS)
     # It gives new weights and takes no token away: nothing may follow.
