@@ -61,7 +61,6 @@ MISTAKES = {
         "(lane_of(value_of(middle), knots) < lanes)",
     ),
     "masses from a sample are taken for exact": ("for side in (-1, 1)", "for side in (0, 0)"),
-    "a cut that is in doubt is kept": ("rest <= (needed - 1) * each", "rest < 0"),
     "blocks that are not read weigh nothing": ("        if read == 0:\n", "        if read < 0:\n"),
     "the greatest open key is forgotten": ("lowest, top = least, greatest + 1", "lowest, top = least, greatest"),
     "a range of one key counts its ties twice": (
