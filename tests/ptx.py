@@ -21,7 +21,7 @@ from tirage.backends.torch.kernels.views import SIZES as VIEW_SIZES
 _TYPES = (
     dict.fromkeys(("mass_ptr", "sums_ptr", "meta_ptr", "token_ptr", "support_ptr", "state_ptr"), "*i64")
     | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
-    | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr", "planes_ptr"), "*i32")
+    | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr", "lists_ptr"), "*i32")
     | dict.fromkeys(("plane", "columns", "size", "blocks", "steps", "run", "counts", "marks", "buckets"), "i32")
     | {
         "status_ptr": "*i8",
