@@ -32,7 +32,7 @@ from tirage.operators.row import RowState, mass
 
 IS_LISTED, BASIS, CONSTANT, SCALE, TRIMMED, LEFT, IS_ONE, TARGET, WHOLE, NEAREST = 1, 4, 5, 6, 7, 8, 11, 12, 13, 14
 TOTAL, LAST_KEY, LAST_ID, FIRST_KEY, FIRST_ID = range(24, 29)
-"""Where they stand in a law. Those below 24 are where `kernels.sets` has them in its words of a row."""
+"""Where they stand in a law. Those below 24 are where `kernels.sets.words` has them in its words of a row."""
 SHARE = SUMS - 1
 
 

@@ -5,7 +5,7 @@ all bends that end behind the h-th token are at most (w(h - 1) - w(N - 1)) + (w(
 w(h - 1) + w(h), whatever the tokens there are. Where the curvature of the head passes the share of the least sum of all
 bends, and that of the greatest, with the same token, this is the cut. It then stands in the head, and is heavier than
 its last token, so that the head holds all tokens that stay: it is listed while the set is counted, by ascending ids, at
-the end of the plane in which the set is put in order.
+the end of the room in which the set is put in order.
 """
 
 from __future__ import annotations
