@@ -65,9 +65,8 @@ OF_TIES = {
     "rough plateaus, smoothing, top-p and min-p": 5.4,
     "constant, Mirostat 1": 3.3,
     "two plateaus, Mirostat 1": 3.3,
-    "peaked, adaptive-p": 4.2,
 }
-"""The same where many tokens tie, or are in a lane, or where one is likelier than the target of adaptive-p."""
+"""The same where many tokens tie, or are in a lane."""
 FALLING = {"peaked, tail-free": 2.3, "medium, tail-free": 2.6}
 """The same of rows whose first tokens tell where they are cut."""
 
@@ -189,7 +188,7 @@ def test_rows_that_are_drawn_as_sets_are_read_a_few_times_by_two_launches() -> N
     for name, counts in counted("counted sets", 1, 56):
         _, params = name.split(", ", 1)
         # The first pass is one. Mirostat lists the first tokens, and weighs a row of which all stay. Adaptive-p weighs
-        # the set twice, and reads it once more where it has to look for the token that is nearest to its target.
+        # the set twice, and reads blocks with a token that is likelier than its target once more.
         # Tail-free counts what is in its buckets, deals the row out to them, sorts them, and lists what stays; or it
         # lists the first tokens while it counts, and reads no others from then on. A top-p lists what is about its cut
         # while it sums the row, and so does a typical behind it; the histogram tells of both where that is. Ties at a

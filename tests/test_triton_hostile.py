@@ -61,6 +61,7 @@ MISTAKES = {
         "(lane_of(value_of(middle), knots) < lanes)",
     ),
     "masses from a sample are taken for exact": ("for side in (-1, 1)", "for side in (0, 0)"),
+    "a cut that is in doubt is kept": ("rest <= (needed - 1) * each", "rest < 0"),
     "blocks that are not read weigh nothing": ("        if read == 0:\n", "        if read < 0:\n"),
     "the greatest open key is forgotten": ("lowest, top = least, greatest + 1", "lowest, top = least, greatest"),
     "a range of one key counts its ties twice": (
@@ -271,10 +272,12 @@ BEHIND_MISTAKES = {
 SET_JOBS = (
     *(19, 2, 3, 6, 10, 11, 22, 28, 36, 39, 43, 49, 51, 54, 113),
     *(6010, 6011, 6024, 6025, 8003, 8578, 9004, 9008, 9009, 9500, 9501, 9900, 9901),
+    *(9950, 9955),
 )
 """Rows that are drawn as sets: of each operation that no other rows have. Those from 6010 on begin with a typical, 8003
 has no edits but smoothings, 8578 a Mirostat 1 that keeps more than 100 tokens, those from 9000 on have a tail-free
-step, of 9500 often one that the first tokens of a row tell where it cuts, and in those from 9900 on most tokens tie."""
+step, of 9500 often one that the first tokens of a row tell where it cuts, in those from 9900 on most tokens tie, and
+those from 9950 on have an adaptive-p with its target at a token's share, behind a smoothing and a top-p."""
 SET_MISTAKES = {
     "what a range ends with is not in it": (
         "return is_in(key, ids, last, last_id) &", "return is_in(key, ids, last, last_id - 1) &",
@@ -327,6 +330,10 @@ SET_MISTAKES = {
     "a part that is one place takes others": ("tl.where(place == low + 1, 0, at)", "tl.where(place > low + 1, 0, at)"),
     "adaptive-p takes the largest weight for the mass": ("put(state_ptr, WHOLE, word(state_ptr, SUMS_AT + 1))",
                                                          "put(state_ptr, WHOLE, word(state_ptr, LARGEST))"),
+    "logits before a smoothing tell what is nearest": (" | (word(state_ptr, IS_SMOOTHED) != 0)) == 0", ") == 0"),
+    "blocks that are not read have no token near the target": (
+        "tl.where(is_told & (highest > last), least, _NONE)", "_NONE",
+    ),
     "the likeliest token is the nearest to any target": (
         "(share <= target * tl.full((), 2.0**-32, tl.float64))", "(share >= 0.0)",
     ),

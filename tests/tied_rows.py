@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from adaptive_rows import ADAPTIVE_SETS, adaptive_rows
 from numpy.typing import NDArray
 from random_rows import FILTERS
 
@@ -21,7 +22,12 @@ _ORDERS = ((TOP_P, MIN_P), (TOP_K, TYPICAL), (MIROSTAT,), (TOP_P, TFS))
 def tied_rows(
     number: int, rows: int, size: int, r: np.random.Generator
 ) -> tuple[NDArray[np.float32], list[list[tuple[int, ...]]]]:
-    """Logits [rows, size] at one to four levels, some of them with a few others above; and a program for each row."""
+    """Logits [rows, size] at one to four levels, some of them with a few others above; and a program for each row.
+
+    From job `ADAPTIVE_SETS` on they are those of `adaptive_rows`.
+    """
+    if number >= ADAPTIVE_SETS:
+        return adaptive_rows(number, rows, size, r)
     logits, programs = np.empty((rows, size), np.float32), []
     for row in logits:
         row[:] = r.choice([0.0, 0.7, 1.5, -1.0][: r.integers(1, 5)], size)

@@ -14,6 +14,7 @@ from tirage.backends.torch.kernels.exact.entropy import is_temperature
 from tirage.backends.torch.kernels.exact.probability import mixed_logprob
 from tirage.backends.torch.kernels.exact.rule import (
     NEG_INF,
+    POS_INF,
     key_of,
     ln_of,
     log2_fixed,
@@ -33,7 +34,7 @@ from tirage.backends.torch.kernels.open_range.exclusion import is_on
 from tirage.backends.torch.kernels.reports.told import is_told, tell_set
 from tirage.backends.torch.kernels.resolve import resolve_row, uniform_of
 from tirage.backends.torch.kernels.sets.brackets import keep_lanes
-from tirage.backends.torch.kernels.sets.drawn import drawn_weights, exponent_of_top, target_exponents
+from tirage.backends.torch.kernels.sets.drawn import drawn_weights, nearest_at, target_exponents
 from tirage.backends.torch.kernels.sets.marks import bits_at, drawn_marks, set_bits, spared_marks
 from tirage.backends.torch.kernels.sets.reads import base_of, is_joint
 from tirage.backends.torch.kernels.sets.segments import begin_segment, segments_of, shift_of
@@ -49,13 +50,16 @@ from tirage.backends.torch.kernels.sets.words import (
     CUTS_AFTER,
     FEW,
     FEW_AT,
+    FIRST_KEY,
     IS_FRESH,
     IS_LISTED,
     IS_ONE,
     IS_SAME,
+    IS_SMOOTHED,
     JOINT,
     KEPT_MASS,
     KEPT_WEIGHTY,
+    LAST_KEY,
     LOGIT,
     MASSES,
     NEAREST,
@@ -73,6 +77,7 @@ from tirage.backends.torch.kernels.sets.words import (
     SUPPORT,
     TARGET,
     TOKEN,
+    TOP_KEY,
     TOTAL,
     TOTAL_WITHOUT,
     TURN,
@@ -94,8 +99,9 @@ from tirage.operators.tfs import TFS
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
 
 _AS_SET, _BY_PASSES = tl.constexpr(AS_SET), tl.constexpr(BY_PASSES)
+_NONE = tl.constexpr(0x7FFFFFFF)
 _TFS, _SIGMA = tl.constexpr(int(TFS)), tl.constexpr(int(TOP_N_SIGMA))
-_FEW, _LEVELED = tl.constexpr(FEW), tl.constexpr(False)
+_FEW, _ONE, _LEVELED = tl.constexpr(FEW), tl.constexpr(1), tl.constexpr(False)
 _END, _FIRST_FILTER, _ADAPTIVE_P = tl.constexpr(END), tl.constexpr(FIRST_FILTER), tl.constexpr(int(ADAPTIVE_P))
 _UNIT = tl.constexpr(float(numbers.temperature_constant(1.0)))
 _CERTAIN = tl.constexpr(1 << 40)
@@ -132,8 +138,9 @@ def general(
             own_ptr, state_ptr + row * WORDS_OF_ROW, spared_ptr, meta_ptr + row * columns, size, steps, spares, LONG
         )
         draw_set(
-            x_ptr + row * size, own_ptr, state_ptr + row * WORDS_OF_ROW, bins_ptr + row * LANES,
-            sums_ptr + row * SUMMANDS, meta_ptr + row * columns, row_ptr + row * WIDTH, size, steps, marks, LONG,
+            x_ptr + row * size, ends_ptr + row * blocks, own_ptr, state_ptr + row * WORDS_OF_ROW,
+            bins_ptr + row * LANES, sums_ptr + row * SUMMANDS, meta_ptr + row * columns, row_ptr + row * WIDTH, size,
+            steps, marks, BLOCK, LONG,
         )
         lp = logprob_of_row(own_ptr, state_ptr + row * WORDS_OF_ROW, size)
         tl.store(token_ptr + row, word(state_ptr + row * WORDS_OF_ROW, TOKEN))
@@ -201,7 +208,8 @@ def chance_of(state_ptr, meta_ptr):
 
 @triton.jit
 def draw_set(
-    x_ptr, list_ptr, state_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, marks, TILE: tl.constexpr
+    x_ptr, ends_ptr, list_ptr, state_ptr, bins_ptr, sums_ptr, meta_ptr, row_ptr, size, steps, marks,
+    BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):
     """Writes token and support of one row; marks are left of what the row without XTC can draw.
 
@@ -217,7 +225,7 @@ def draw_set(
             run_step(x_ptr, list_ptr, state_ptr, meta_ptr, size, TILE)
             count_on(state_ptr, STEP)
         if (word(state_ptr, TARGET) >= 0) & (word(state_ptr, IS_SAME) == 0):
-            reweigh(x_ptr, list_ptr, state_ptr, size, TILE)
+            reweigh(x_ptr, ends_ptr, list_ptr, state_ptr, size, BLOCK, TILE)
         if is_weighed(state_ptr) == 0:
             weigh_set(x_ptr, list_ptr, state_ptr, size, TILE)
         if word(state_ptr, TURN) == drawn_turn(meta_ptr, word(state_ptr, SHARE)):
@@ -237,6 +245,7 @@ def begin_draw(state_ptr, meta_ptr, high, low, number, size, steps, marks):
     put(state_ptr, ALL_TOP, high)
     put(state_ptr, ALL_LOW, low)
     put(state_ptr, ALL_NUMBER, number)
+    put(state_ptr, IS_SMOOTHED, number >= 0)
     put(state_ptr, RESUMED, none - 1)
     put(state_ptr, FEW_AT, size + marks)
     put(state_ptr, STAYS_WHOLE, needs_list(meta_ptr, steps))
@@ -329,21 +338,41 @@ def coin_of(meta_ptr, steps):
 
 
 @triton.jit(noinline=True)
-def reweigh(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
-    """Writes the least exponent of the set under adaptive-p; mostly that of its largest weight."""
+def reweigh(x_ptr, ends_ptr, list_ptr, state_ptr, size, BLOCK: tl.constexpr, TILE: tl.constexpr):
+    """Writes the least exponent of the set under adaptive-p: mostly that of its largest weight, or of the largest one
+    in each block, and then only blocks with a share above the target are read."""
     PART: tl.constexpr = TILE // 4
     m, c, trimmed, left = scales_of(state_ptr)
-    is_top, least = exponent_of_top(state_ptr)
+    is_top, least = nearest_at(state_ptr, word(state_ptr, TOP_KEY).to(tl.int32))
     length, is_listed = tl.where(is_top, 0, length_of(state_ptr, size)), word(state_ptr, IS_LISTED)
-    nearest = tl.arange(0, PART) * 0 + tl.where(is_top, least, 0x7FFFFFFF)
+    nearest = tl.arange(0, PART) * 0 + tl.where(is_top, least, _NONE)
     for start in range(0, length, TILE):
         for part in range(0, TILE, PART):
-            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, length, is_listed, PART)
+            is_told, of_part = least_in(ends_ptr, state_ptr, start + part, size, BLOCK, PART)
+            end = tl.where(is_told, 0, length)
+            ids, x, key = members_at(x_ptr, list_ptr, state_ptr, start + part, end, is_listed, PART)
             _, w = weights_at(ids, x, key, m, c, trimmed, left)
-            nearest = tl.minimum(nearest, tl.where(key > NEG_INF, target_exponents(w, state_ptr), 0x7FFFFFFF))
+            nearest = tl.minimum(nearest, tl.where(key > NEG_INF, target_exponents(w, state_ptr), of_part))
     found = tl.min(nearest, 0)
     put(state_ptr, NEAREST, found)
     tl.debug_barrier()
+
+
+@triton.jit
+def least_in(ends_ptr, state_ptr, start, size, BLOCK: tl.constexpr, PART: tl.constexpr):
+    """(whether it is told by the largest logits of their blocks, the least exponent int32 under adaptive-p) of a part
+    of the row from `start` on: the greatest int32 where none of its tokens is in the set, or it is not told.
+
+    They tell nothing of a set that is listed or lacks its likeliest tokens, nor of logits that a smoothing changed.
+    """
+    BLOCKS: tl.constexpr = PART // BLOCK if PART > BLOCK else _ONE
+    at = start // BLOCK + tl.arange(0, BLOCKS)
+    highest = tl.max(tl.load(ends_ptr + at, mask=at * BLOCK < size, other=NEG_INF), 0)
+    last, is_listed = word(state_ptr, LAST_KEY).to(tl.int32), word(state_ptr, IS_LISTED) != 0
+    is_known = (is_listed | (word(state_ptr, FIRST_KEY) < POS_INF) | (word(state_ptr, IS_SMOOTHED) != 0)) == 0
+    is_nearest, least = nearest_at(state_ptr, highest)
+    is_told = is_known & (((highest > last) & is_nearest) | (highest < last))
+    return is_told, tl.where(is_told & (highest > last), least, _NONE)
 
 
 @triton.jit(noinline=True)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from tirage.backends.torch.kernels.exact.rule import NEG_INF, exponent_of, value_of, weight_of
 from tirage.backends.torch.kernels.sets.tokens import scales_of, weights_at
-from tirage.backends.torch.kernels.sets.words import IS_ONE, NEAREST, TARGET, TOP_KEY, WHOLE, word
+from tirage.backends.torch.kernels.sets.words import IS_ONE, NEAREST, TARGET, WHOLE, word
 from tirage.exact.numbers import LOG2E_23
 from tirage.operators.adaptive_p import INVERSE_WIDTH
 
@@ -46,10 +46,10 @@ def target_powers(w, state_ptr):
 
 
 @triton.jit
-def exponent_of_top(state_ptr):
-    """(whether that is the least exponent under adaptive-p, the exponent int32) of the largest weight of the set."""
+def nearest_at(state_ptr, key):
+    """(whether no lesser key has a lesser exponent under adaptive-p, the exponent int32) of the weight of a key."""
     m, c, trimmed, _ = scales_of(state_ptr)
-    w = weight_of(exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c))
+    w = weight_of(exponent_of(value_of(key), m, c))
     power = target_powers(w, state_ptr)
     share, target = w.to(tl.float64) / word(state_ptr, WHOLE).to(tl.float64), word(state_ptr, TARGET).to(tl.float64)
     # Where no share is above the target, those of other tokens are no nearer to it. What is rounded may come out less

@@ -106,6 +106,7 @@ RESUMED = tl.constexpr(99)  # the step at which the second turn begins, -1 for t
 IS_SAME = tl.constexpr(100)  # whether XTC removes nothing
 CUTS_AFTER = tl.constexpr(103)  # steps behind the XTC that may remove tokens, -1 where another XTC is among them
 STAYS_WHOLE = tl.constexpr(313)  # whether some step needs a list: 1 of sets of few tokens, 2 of any (`general`)
+IS_SMOOTHED = tl.constexpr(314)  # whether its logits were changed after they were measured
 
 # --- loops that call functions of their own ---------------------------------------------------------------------------
 
