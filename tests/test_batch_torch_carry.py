@@ -269,7 +269,7 @@ MISTAKES = {
 @pytest.mark.slow
 @needs_triton
 @needs_newest_triton
-@pytest.mark.parametrize("steps", [8, pytest.param(60, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("steps", [4, pytest.param(60, marks=pytest.mark.exhaustive)])
 def test_states_are_moved_by_the_kernels(steps: int) -> None:
     stepped_by_kernels("carried", [], steps)
 

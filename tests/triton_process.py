@@ -293,11 +293,11 @@ def nbytes(call: Any) -> int:
 
 
 def counts(
-    rows: int, requests: dict[str, SamplingParams], shapes: Iterable[str] = SHAPES
+    rows: int, requests: dict[str, SamplingParams], shapes: Iterable[str] = SHAPES, which: Sequence[int] = ()
 ) -> dict[str, dict[str, float]]:
-    """What the kernels read of rows of each shape and request, and what they need besides."""
-    found = {}
-    for shape in shapes:
+    """What the kernels read of rows of each shape, or of `which`, and request, and what they need besides."""
+    found, every = {}, [*shapes]
+    for shape in [every[at] for at in which] or every:
         x = torch.from_numpy(logits_of(shape, rows))
         for name, params in requests.items():
             found[f"{shape}, {name}"] = counted_draw(x, [params] * rows)
@@ -563,14 +563,14 @@ def main() -> None:
             "sets": lambda: [*at_sets(jobs, rows, [], folder)],
             "set mistake": lambda: [*until_seen(at_sets(jobs, rows, [json.load(sys.stdin)], folder))],
             "counted levels": lambda: [counts(rows, typical_rows.LEVELS)],
-            "counted sets": lambda: [counts(rows, AS_SETS, [*SHAPES][:4] + [*SHAPES][6:9] + ["five plateaus"])],
+            "counted sets": lambda: [counts(rows, AS_SETS, [*SHAPES][:4] + [*SHAPES][6:9] + ["five plateaus"], jobs)],
             "counts": lambda: [counts(rows, COUNTED_PARAMS)],
             "mixed counts": lambda: [mixed_counts(rows)],
             "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
             "counted behind": lambda: [counts(rows, BEHIND)],
             "counted temperatures": lambda: [counts(rows, TEMPERATURES)],
             "counted exclusions": lambda: [counts(rows, EXCLUSIONS)],
-            "counts of others": lambda: [counts(rows, OF_OTHER_SHAPES, OTHERS)],
+            "counts of others": lambda: [counts(rows, OF_OTHER_SHAPES, OTHERS, jobs)],
             "edited counts": lambda: [edited_counts()],
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),
