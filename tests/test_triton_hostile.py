@@ -285,7 +285,7 @@ SET_MISTAKES = {
     "listed tokens that stay are in no segment": ("masses + tl.cumsum(parts, 0) - parts)", "masses + 0 * parts)"),
     "a hole of a typical is filled": ("put(state_ptr, IS_PARTED, number)", "put(state_ptr, IS_PARTED, number * 0)"),
     "tail-free takes its share of what weighs something": (
-        "limit = share_of(step_ptr, total)", "limit = share_of(step_ptr, word(state_ptr, CURVED))",
+        "limit = share_of(state_ptr, total)", "limit = share_of(state_ptr, word(state_ptr, CURVED))",
     ),
     "tail-free ends where the share is reached": ("(after > limit)", "(after >= limit)"),
     "what stands behind the head bends nothing": ("total + rest))", "total))"),

@@ -56,6 +56,8 @@ from tirage.backends.torch.kernels.sets.words import (
     NEVER,
     NEXT_TO_LAST,
     NUMBER,
+    OF_CURVATURE,
+    OF_CURVATURE_SHIFT,
     ORDER_AT,
     PASSED,
     PLACES,
@@ -170,12 +172,14 @@ def add_buckets(list_ptr, state_ptr, TILE: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def begin_order(state_ptr):
-    """Writes what is known of a set of which nothing is in order."""
+def begin_order(state_ptr, step_ptr):
+    """Writes what is known of a set of which nothing is in order, and the share of the step."""
     m, c, _, _ = scales_of(state_ptr)
     low, high = exponent_of(value_of(word(state_ptr, TOP_KEY).to(tl.int32)), m, c), lightest(state_ptr)
     zero = tl.full((), 0, tl.int64)
     tl.debug_barrier()
+    put(state_ptr, OF_CURVATURE, tl.load(step_ptr + 1))
+    put(state_ptr, OF_CURVATURE_SHIFT, tl.minimum(tl.load(step_ptr + 2), 127))
     put(state_ptr, SORTED, zero)
     put(state_ptr, LAST, zero - 1)
     put(state_ptr, NEXT_TO_LAST, zero - 1)
@@ -224,7 +228,7 @@ def release_head(state_ptr, size):
 
 
 @triton.jit
-def add_set(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
+def add_set(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
     """Puts tokens of a set that weigh something in order, the heaviest first, until it is known where it is cut.
 
     Behind a head, that may be before all others are in order: they come in four parts.
@@ -241,7 +245,7 @@ def add_set(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
                     begin_buckets(list_ptr, state_ptr, size, TILE)
                 else:
                     add_buckets(list_ptr, state_ptr, TILE)
-                    judge(list_ptr, state_ptr, step_ptr, TILE)
+                    judge(list_ptr, state_ptr, TILE)
             count_on(state_ptr, DEALING)
         begin_window(state_ptr)
 
@@ -302,13 +306,13 @@ def find_passing(list_ptr, state_ptr, TILE: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def judge(list_ptr, state_ptr, step_ptr, TILE: tl.constexpr):
+def judge(list_ptr, state_ptr, TILE: tl.constexpr):
     """Writes whether it is known where the curvature is cut, as it is once the whole set is in order, and what
     `weightless` gives. Before, tokens that are not in order leave a part of the curvature open."""
     total, is_whole = word(state_ptr, CURVED), word(state_ptr, FIRST) >= word(state_ptr, INSIDE)
     if is_whole:
         total, _one, _two = weightless(state_ptr, tl.full((), NEVER, tl.int64), total)
-    limit = share_of(step_ptr, total)
+    limit = share_of(state_ptr, total)
     tl.debug_barrier()
     put(state_ptr, TOTAL_CURVED, total)
     put(state_ptr, PASSED, limit)
@@ -317,9 +321,9 @@ def judge(list_ptr, state_ptr, step_ptr, TILE: tl.constexpr):
     total, weight, is_same = word(state_ptr, CURVED), word(state_ptr, CUT_WEIGHT), word(state_ptr, IS_TIED).to(tl.int32)
     last, is_whole = word(state_ptr, LAST), word(state_ptr, FIRST) >= word(state_ptr, INSIDE)
     rest = tl.maximum(last + word(state_ptr, NEXT_TO_LAST), 0)
-    is_found = (weight >= 0) & (word(state_ptr, PASSED) > share_of(step_ptr, total + rest))
+    is_found = (weight >= 0) & (word(state_ptr, PASSED) > share_of(state_ptr, total + rest))
     if is_whole & (weight < 0):
-        limit = share_of(step_ptr, word(state_ptr, TOTAL_CURVED))
+        limit = share_of(state_ptr, word(state_ptr, TOTAL_CURVED))
         _curved, weight, is_same = weightless(state_ptr, limit, total)
     tl.debug_barrier()
     put(state_ptr, CUT_WEIGHT, weight)
@@ -369,8 +373,8 @@ def put_last(x_ptr, list_ptr, state_ptr, size, TILE: tl.constexpr):
 def cut_tail(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
     """Writes by what tail-free keeps tokens: up to where more than E / 2^s of the curvature is passed."""
     mark(list_ptr, state_ptr, size, TILE)
-    begin_order(state_ptr)
-    add_set(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE)
+    begin_order(state_ptr, step_ptr)
+    add_set(x_ptr, list_ptr, state_ptr, size, TILE)
     put_key(state_ptr)
     if word(state_ptr, CUT_WEIGHT) > word(state_ptr, HEAD_LEAST):
         keep_head(x_ptr, list_ptr, state_ptr, size, TILE)
@@ -380,10 +384,10 @@ def cut_tail(x_ptr, list_ptr, state_ptr, step_ptr, size, TILE: tl.constexpr):
 
 
 @triton.jit
-def share_of(step_ptr, total):
-    """floor(E * W / 2^s) of a W < 2^60, with the E < 2^32 and s of a step: int64."""
-    part, w = tl.load(step_ptr + 1).to(tl.uint64), total.to(tl.uint64)
-    by = tl.minimum(tl.load(step_ptr + 2), 127).to(tl.uint64)
+def share_of(state_ptr, total):
+    """floor(E * W / 2^s) of a W < 2^60, with the E < 2^32 and s of the step: int64."""
+    part, w = word(state_ptr, OF_CURVATURE).to(tl.uint64), total.to(tl.uint64)
+    by = word(state_ptr, OF_CURVATURE_SHIFT).to(tl.uint64)
     high, low = tl.umulhi(part, w), part * w
     near, far = tl.maximum(tl.minimum(by, 63), 1), tl.maximum(by, 64) - 64
     return tl.where(by < 64, (high << (64 - near)) | (low >> near), high >> far).to(tl.int64)

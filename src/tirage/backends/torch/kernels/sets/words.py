@@ -159,6 +159,8 @@ ONLY_TIED = tl.constexpr(3)
 
 # --- tail-free: weights in order, which are dealt out to buckets ------------------------------------------------------
 
+OF_CURVATURE = tl.constexpr(315)  # the share of the curvature that the step asks for, ...
+OF_CURVATURE_SHIFT = tl.constexpr(316)  # ... divided by 2 to the power of that
 SORTED = tl.constexpr(104)  # exponents that are in order
 LAST = tl.constexpr(105)  # the weight of the last of them, -1 for none
 NEXT_TO_LAST = tl.constexpr(106)  # that of the one before
