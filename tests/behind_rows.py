@@ -31,6 +31,8 @@ BEHIND = {
     "top-k of 20,000 and eta": SamplingParams(top_k=20000, eta_cutoff=3e-4),
 }
 """Requests with a threshold by sums of a set that another cut leaves, which may be large."""
+COUNTED = 1000
+"""Jobs from that number on have a top-k behind a top-n-sigma: see `counted_job`."""
 _BEFORE = (TOP_P, TOP_P, TOP_K, MIN_P, EPSILON, TOP_A, FLOORED[TOP_P], FLOORED[MIN_P], MIN_P_LOGIT)
 _BEHIND = (
     *6 * (None,),
@@ -51,6 +53,8 @@ _BEHIND = (
 def behind_job(number: int, rows: int) -> Job:
     """One order of filters: one to three cuts that may leave many tokens, a threshold by sums of what is left, which
     mostly stands at a token, and mostly one more filter. Every other job rounds its logits."""
+    if number >= COUNTED:
+        return counted_job(number, rows)
     r = np.random.default_rng(number)
     size = (*SIZES[-7:], 600, 1500)[number % 9]
     logits = shaped_logits(r, rows, size, number)
@@ -74,6 +78,20 @@ def behind_job(number: int, rows: int) -> Job:
         step = (int(op), *(_operands_at(x, begun, op, r) if r.random() < 0.6 else FILTERS[op](r)))
         programs.append([*begun, step, *((int(each), *FILTERS[each](r)) for each in behind)])
     return Job(logits=logits, rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
+
+
+def counted_job(number: int, rows: int) -> Job:
+    """A top-n-sigma, and a top-k of about as many tokens as that leaves."""
+    r, size = np.random.default_rng(number), (SIZES[-1], 600)[number % 2]
+    spread = r.uniform(1, 20, (rows, 1)) * r.random((rows, size)) ** r.integers(1, 5, (rows, 1))
+    logits = np.where(r.random((rows, 1)) < 0.5, spread, r.standard_normal((rows, size))).astype(np.float32)
+    programs = []
+    for row in logits:
+        sigmas = float(r.choice([0.3, 0.5, 1.0, 1.5, 2.0]))
+        left = int((row >= row.max() - sigmas * row.std()).sum())
+        widest = (int(TOP_N_SIGMA), *numbers.scaled_fraction(sigmas))
+        programs.append([widest, (int(TOP_K), max(1, left + int(r.integers(-1, 12))), 0)])
+    return Job(logits=torch.from_numpy(logits), rows=rows_of(programs, r, Pile(size)), tiles=_tiles(number, size))
 
 
 def _operands(op: Operation, size: int, r: np.random.Generator) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from tirage.compat import DOORS
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tirage"
 FOLDERS = ("src", "tests", "scripts", "benchmarks", "training", "docs", "examples", "deploy")
+CACHES = {"__pycache__", ".hypothesis"}
 TEXT = {".py", ".md", ".toml", ".json", ".jsonl", ".csv", ".css", ".html", ".txt", ".yml", ".yaml", ".cfg", ""}
 
 LAYERS: tuple[frozenset[str], ...] = tuple(
@@ -75,7 +76,8 @@ def python_files(*folders: str) -> list[Path]:
 
 def text_files() -> Iterator[Path]:
     for path in (*ROOT.glob("*"), *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*"))):
-        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts and not path.name.startswith("."):
+        is_cached = not CACHES.isdisjoint(path.parts)
+        if path.is_file() and path.suffix in TEXT and not is_cached and not path.name.startswith("."):
             yield path
 
 

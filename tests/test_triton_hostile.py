@@ -248,6 +248,13 @@ LEVEL_MISTAKES = {
 """Mistakes that jobs of `LEVEL_JOBS` see."""
 NOT_LIKELY = ("holds = (lane >= begin) & (lane <= tl.load(row_ptr + HOLE_ID))", "holds = lane >= -1")
 """A threshold of top-n-sigma is where the histogram said that it likely is, whatever the exact sums say."""
+LATER = (
+    "        tl.store(row_ptr + HOLE_KEY, begin)\n",
+    "        begin = tl.minimum(end + 3, NOT_COUNTED)\n        end = begin\n"
+    "        tl.store(row_ptr + HOLE_KEY, begin)\n",
+)
+UNGUARDED = ('    needs = needs | (tl.load(row_ptr + HOLE_KEY, cache_modifier=".cg") >= 0)\n', "")
+"""It is said to be likely later than it is; and filters before a top-k within what that leaves are not run then."""
 BEHIND_JOBS = (1, 3, 12, 13, 20)
 """Rows with an eta or a p-less behind cuts that leave many tokens (`behind_rows.py`)."""
 BEHIND_MISTAKES = {
@@ -489,6 +496,12 @@ def test_a_threshold_that_is_not_where_it_was_likely_is_looked_for_again() -> No
     if done.returncode != -signal.SIGSEGV:
         assert done.returncode == 0, done.stderr
         assert sum(job["differences"] for job in json.loads(done.stdout)) > 0
+
+
+@pytest.mark.slow
+def test_a_top_k_takes_the_place_of_no_threshold_that_is_only_likely() -> None:
+    assert [job["differences"] for job in run("behind", (1000, 1001), 60, [LATER])] == [0, 0]
+    assert sum(job["differences"] for job in run("behind", (1000, 1001), 60, [LATER, UNGUARDED])) > 0
 
 
 @pytest.mark.parametrize(
