@@ -22,8 +22,10 @@ _BEFORE = (None, TOP_P, SMOOTH, XTC, MIN_P, TOP_K)
 def adaptive_rows(
     number: int, rows: int, size: int, r: np.random.Generator
 ) -> tuple[NDArray[np.float32], list[list[tuple[int, ...]]]]:
-    """Logits [rows, size] with a few likely tokens, and a program for each row. Half of the rows have no other token in
-    the first blocks; every third job rounds its logits."""
+    """Logits [rows, size] with a few likely tokens, and a program for each row.
+
+    In half of the rows the first half is at -inf; every third job rounds its logits.
+    """
     before, logits, programs = _BEFORE[number % len(_BEFORE)], np.empty((rows, size), np.float32), []
     for row in logits:
         row[:] = r.normal(0, float(r.uniform(0.2, 2)), size)
@@ -38,7 +40,7 @@ def adaptive_rows(
 
 
 def _steps_before(op: int | None, size: int, r: np.random.Generator) -> list[tuple[int, ...]]:
-    """At most one step, which mostly leaves so many tokens that they are not listed."""
+    """No step, or one that mostly leaves so many tokens that they are not listed."""
     if op is None:
         return []
     operands = {
@@ -48,4 +50,4 @@ def _steps_before(op: int | None, size: int, r: np.random.Generator) -> list[tup
         TOP_K: lambda: (int(r.integers(size // 4, size // 2)), 0),
         XTC: lambda: (1 << 32, *numbers.scaled_fraction(float(r.choice([0.02, 0.1]))), 0),
     }
-    return [(int(op), *operands.get(op, lambda: FILTERS[op](r))())]
+    return [(int(op), *operands[op]())]
