@@ -23,8 +23,9 @@ KERNELS = (
     *("measure_slots", "edit", "append", "view_ends", "view_weigh"),
 )
 MOST_REGISTERS = 96
-SOME_OTHERS, SOME_OF_SETS = (0, 3, 7, 12, 16, 20), (0, 2, 3)
-"""Shapes that every run counts: of those that came later, and of rows drawn as sets peaked, flat and constant ones."""
+SOME_OTHERS, SOME_OF_SETS = (0, 3, 7, 12, 16, 20), (0, 1, 2, 3)
+"""Shapes that every run counts: of those that came later, and of rows drawn as sets the first four:
+peaked, medium, flat and constant."""
 ROUGH = {"top-k, top-p and min-p": 2.4, "temperature last": 2.4, "half": 2.4}
 """What is read of `rough plateaus`, where all of the first tokens are within a lane, or those at a cut."""
 LOCAL = {"top-k": 1.4, "top-k, top-p and min-p": 1.4, "temperature last": 1.4, "top-h": 1.6}
